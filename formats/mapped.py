@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,5 @@ class MappedFile:
         """Unmap. Views that are still in use keep the pages until they go. Safe to call again."""
         mapping, self._map = self._map, None
         if mapping is not None:
-            try:
+            with suppress(BufferError):  # by design: views are alive, and the mapping goes with the last of them
                 mapping.close()
-            except BufferError:
-                pass  # by design: numpy views are alive, and the mapping goes together with the last of them
