@@ -1,0 +1,55 @@
+"""What several test files share: the real models, the tiny golden models, the console script."""
+
+from __future__ import annotations
+
+import shutil
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builder import build, load_recipe
+
+DATA = Path(__file__).parent / "data"
+
+
+@pytest.fixture(scope="session")
+def edgert_command() -> str:
+    """The console script of the installation under test."""
+    command = shutil.which("edgert", path=sysconfig.get_path("scripts"))
+    assert command, "edgert is not installed in this environment"
+    return command
+
+
+def pulled(name: str) -> Path:
+    """A model of models.toml, downloaded and verified on first use just as `edgert pull` does."""
+    from edgert import registry
+
+    return registry.pull(name)
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """SmolLM2-135M-Instruct, Q4_1, 92 MiB."""
+    return pulled("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def gemma3_path() -> Path:
+    """Gemma 3 270M, Q4_K_M, 235 MiB; tests that use it carry the marker `big`."""
+    return pulled("gemma3-270m")
+
+
+@pytest.fixture(scope="session")
+def arch_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Builds the tiny model of a recipe in data/archs by its name, once per session, and returns its path."""
+    folder = tmp_path_factory.mktemp("archs")
+
+    def model(name: str) -> Path:
+        path = folder / f"{name}.gguf"
+        if not path.exists():
+            build(load_recipe(DATA / "archs" / f"{name}.json"), path)
+        return path
+
+    return model
