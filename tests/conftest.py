@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder import build, load_recipe
+from edgert import registry
 
 DATA = Path(__file__).parent / "data"
 
@@ -22,23 +23,16 @@ def edgert_command() -> str:
     return command
 
 
-def pulled(name: str) -> Path:
-    """A model of models.toml, downloaded and verified on first use just as `edgert pull` does."""
-    from edgert import registry
-
-    return registry.pull(name)
-
-
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
-    """SmolLM2-135M-Instruct, Q4_1, 92 MiB."""
-    return pulled("smollm2-135m")
+    """SmolLM2-135M-Instruct, Q4_1, 94 MiB, downloaded and verified on first use as for any user."""
+    return registry.resolve("smollm2-135m")
 
 
 @pytest.fixture(scope="session")
 def gemma3_path() -> Path:
-    """Gemma 3 270M, Q4_K_M, 235 MiB; tests that use it carry the marker `big`."""
-    return pulled("gemma3-270m")
+    """Gemma 3 270M, Q4_K_M, 241 MiB; tests that use it carry the marker `big`."""
+    return registry.resolve("gemma3-270m")
 
 
 @pytest.fixture(scope="session")

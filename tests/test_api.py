@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -173,7 +173,7 @@ def test_unknown_model() -> None:
         edgert.load("no-such-model")
 
 
-def test_close_gives_memory_back(arch_model: Callable[[str], Path], smollm2_path: Path) -> None:
+def test_close_gives_memory_back(smollm2_path: Path) -> None:
     """close() may be called twice, later calls fail, and loading again and again does not grow the process."""
     sizes = []
     for _ in range(4):
