@@ -14,6 +14,12 @@ def quote(value: object, limit: int = 80) -> str:
 
 
 def format_error(source: str | os.PathLike[str], field: str, problem: str) -> FormatError:
-    """FormatError with the message `source: field: problem`, unprintable characters escaped so it stays one line."""
-    text = f"{os.fspath(source)}: {field}: {problem}"
-    return FormatError("".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))
+    """FormatError with the message `source: field: problem` on one line: unprintable characters are escaped, and a
+    field longer than 100 characters (names come from the file) is cut."""
+    shown = _one_line(field)
+    shown = shown if len(shown) <= 100 else shown[:97] + "..."
+    return FormatError(f"{_one_line(os.fspath(source))}: {shown}: {_one_line(problem)}")
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

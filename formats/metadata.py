@@ -21,7 +21,7 @@ class NumericArray(NamedTuple):
     file: MappedFile
     dtype: str
     offset: int
-    count: int
+    length: int
 
 
 class Metadata(Mapping[str, Any]):
@@ -40,7 +40,7 @@ class Metadata(Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         value = self._values[key]
-        return value.file.array(value.dtype, value.offset, value.count) if isinstance(value, NumericArray) else value
+        return value.file.array(value.dtype, value.offset, value.length) if isinstance(value, NumericArray) else value
 
     def __contains__(self, key: object) -> bool:
         return key in self._values
