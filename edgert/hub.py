@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 RETRY_WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds before each further try; a try that brought bytes starts the row again
-NETWORK_CHUNK = 64 << 10
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
@@ -110,11 +109,11 @@ def _headers() -> dict[str, str]:
 
 
 def _ssl_context() -> ssl.SSLContext:
-    """The system's certificates, certifi's, and those that the user's environment names (company proxies)."""
-    import certifi
+    """httpx's certificates, the system's, and those that the user's environment names (company proxies)."""
+    import httpx
 
-    context = ssl.create_default_context()
-    context.load_verify_locations(certifi.where())
+    context = httpx.create_ssl_context()
+    context.load_default_certs()
     for variable in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         if os.path.isfile(path := os.environ.get(variable, "")):
             context.load_verify_locations(path)
@@ -220,7 +219,7 @@ def _continue(client: "httpx.Client", ref: HubRef, entry: HubFile, part: Path, p
         with part.open("r+b") as file:
             file.truncate(have)
             file.seek(have)
-            for piece in response.iter_raw(NETWORK_CHUNK):
+            for piece in response.iter_raw():
                 have += len(piece)
                 if have > entry.bytes:
                     raise DownloadError(f"{ref}: the hub sends more than the {entry.bytes} bytes it announced")
