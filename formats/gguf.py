@@ -49,12 +49,12 @@ class Gguf:
         self.alignment = files[0].alignment
         self.metadata = Metadata(files[0].metadata, files[0].file.path)
         self.tensors: dict[str, TensorInfo] = {}
-        for f in files:
+        for i, f in enumerate(files):
             for name, info in f.tensors.items():
                 if name in self.tensors:
                     other = self.shards[self.tensors[name].shard].name
                     raise f.file.error(f"tensor {name}", f"is also in {other}")
-                self.tensors[name] = info
+                self.tensors[name] = info._replace(shard=i) if i else info
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Gguf:

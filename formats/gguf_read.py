@@ -58,15 +58,14 @@ class TensorInfo(NamedTuple):
     type: GgmlType
     nbytes: int
     offset: int  # of the first byte, from the start of its file
-    shard: int  # index of its file
+    shard: int = 0  # index of its file
 
 
 class GgufFile:
     """One parsed file. The mapping is open when the constructor returns, and closed if it raises."""
 
-    def __init__(self, file: MappedFile, shard: int = 0) -> None:
+    def __init__(self, file: MappedFile) -> None:
         self.file = file
-        self.shard = shard
         self.alignment = DEFAULT_ALIGNMENT
         self.metadata: dict[str, Any] = {}
         self.tensors: dict[str, TensorInfo] = {}
@@ -211,7 +210,7 @@ class GgufFile:
             if offset % self.alignment:
                 raise self.file.error(f"tensor {name} offset", f"{offset} is not a multiple of {self.alignment}")
             self.file.span(data_start + offset, nbytes, f"tensor {name}")
-            self.tensors[name] = TensorInfo(name, shape, kind, nbytes, data_start + offset, self.shard)
+            self.tensors[name] = TensorInfo(name, shape, kind, nbytes, data_start + offset)
         self._check_overlap()
 
     def _read_tensor(self, i: int) -> tuple[str, tuple[int, ...], GgmlType, int]:
