@@ -119,6 +119,29 @@ def test_threads_do_not_change_the_text(real: Real) -> None:
     assert answers[0] == answers[1]
 
 
+FACTS = [
+    ("The secret code of the vault is 7294.", "The secret code of the vault is", " 7294"),
+    ("The name of Maria's green parrot is Archibald.", "The name of Maria's green parrot is", " Archibald"),
+    ("The treasure lies under the lighthouse in Dunmore.", "The treasure lies under the lighthouse in", " Dunmore"),
+]
+
+
+@pytest.mark.parametrize("precision", ["exact", "fast"])
+def test_recall(smollm2_path: Path, precision: str) -> None:
+    """Facts 800 tokens back are repeated, at prompt lengths of every residue mod 4."""
+    text = (DATA / "text" / "eval.txt").read_text(encoding="utf-8")
+    story = "\n\n".join([text[:200], *(fact for fact, _, _ in FACTS), text[200:4000].rpartition("\n")[0]])
+    with edgert.load(smollm2_path, precision=precision, n_ctx=1024) as model:
+        residues = set()
+        for extra in range(4 if precision == "fast" else 1):
+            for _, question, answer in FACTS:
+                ids = model.tokenize(f"{'So. ' * extra}{story}\n\n{question}")
+                residues.add(len(ids) % 4)
+                said = model.generate(ids, max_tokens=6, temperature=0).text
+                assert said.startswith(answer), f"{question} ... {said!r} after {len(ids)} tokens"
+    assert precision == "exact" or residues == {0, 1, 2, 3}
+
+
 @pytest.mark.big
 def test_memory_of_a_run(gemma3_path: Path, edgert_command: str) -> None:
     """`edgert run` needs the file, the KV cache and 200 MB: no weight is copied or repacked."""
