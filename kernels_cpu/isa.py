@@ -21,6 +21,7 @@ class Level:
     extra: tuple[str, ...]  # LLVM features on top of `cpu`
     needs: tuple[str, ...]  # features the host must report
     lanes: int  # f32 lanes of one register
+    tile: int  # tokens that the slab matmul handles at once
 
 
 _V3 = ("avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "popcnt")
@@ -28,10 +29,10 @@ _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 
 # Lowest first; the last one that the host can run is the default.
 LEVELS: tuple[Level, ...] = (
-    Level("generic", "any", "", (), (), 4),
-    Level("avx2", "x86_64", "x86-64-v3", (), _V3, 8),
-    Level("avxvnni", "x86_64", "x86-64-v3", ("avxvnni",), (*_V3, "avxvnni"), 8),
-    Level("avx512vnni", "x86_64", "x86-64-v4", ("avx512vnni",), (*_V4, "avx512vnni"), 16),
+    Level("generic", "any", "", (), (), 4, 8),
+    Level("avx2", "x86_64", "x86-64-v3", (), _V3, 8, 8),
+    Level("avxvnni", "x86_64", "x86-64-v3", ("avxvnni",), (*_V3, "avxvnni"), 8, 8),
+    Level("avx512vnni", "x86_64", "x86-64-v4", ("avx512vnni",), (*_V4, "avx512vnni"), 16, 32),
 )
 BY_NAME = {level.name: level for level in LEVELS}
 

@@ -21,6 +21,7 @@ from . import isa
 LEVEL = isa.BY_NAME[os.environ.get("EDGERT_COMPILE_LEVEL", "generic")]
 X86 = isa.machine() == "x86_64"
 LANES = LEVEL.lanes  # f32 lanes of one register at this level
+TILE = LEVEL.tile  # tokens that the slab matmul handles at once
 HAS_F16 = not X86 or LEVEL.name != "generic"  # native half <-> float conversion
 VNNI512 = LEVEL.name == "avx512vnni"
 VNNI256 = VNNI512 or LEVEL.name == "avxvnni"
@@ -172,6 +173,61 @@ def prefetch(_t, p):
         return c.get_dummy_value()
 
     return types.void(types.int64), gen
+
+
+@intrinsic
+def atomic_add(_t, p, v):
+    """Fetch and add on an aligned int64."""
+
+    def gen(c, b, s, a):
+        return b.atomic_rmw("add", _ptr(b, a[0], _I64), a[1], "acq_rel")
+
+    return types.int64(types.int64, types.int64), gen
+
+
+@intrinsic
+def atomic_load(_t, p):
+    return types.int64(types.int64), lambda c, b, s, a: b.load_atomic(_ptr(b, a[0], _I64), "acquire", 8)
+
+
+@intrinsic
+def atomic_store(_t, p, v):
+    def gen(c, b, s, a):
+        b.store_atomic(a[1], _ptr(b, a[0], _I64), "release", 8)
+        return c.get_dummy_value()
+
+    return types.void(types.int64, types.int64), gen
+
+
+@intrinsic
+def pause(_t):
+    """Tell the core that this is a spin loop."""
+
+    def gen(c, b, s, a):
+        if X86:
+            _call(b, "llvm.x86.sse2.pause", ir.VoidType(), [])
+        else:
+            _call(b, "llvm.aarch64.hint", ir.VoidType(), [_I32(1)])
+        return c.get_dummy_value()
+
+    return types.void(), gen
+
+
+@functools.cache
+def call(n_args):
+    """(function address, n int64 arguments...) -> None: calls a C function of int64 arguments."""
+
+    @intrinsic
+    def op(_t, fn, args):
+        def gen(c, b, s, a):
+            values = [b.extract_value(a[1], i) for i in range(n_args)]
+            ty = ir.FunctionType(ir.VoidType(), [_I64] * n_args)
+            b.call(b.inttoptr(a[0], ty.as_pointer()), values)
+            return c.get_dummy_value()
+
+        return types.void(types.int64, types.UniTuple(types.int64, n_args)), gen
+
+    return op
 
 
 # ---- building and taking apart ------------------------------------------------------------------------------
@@ -615,3 +671,31 @@ def transpose(_t, rows):
         return _join(b, cur)
 
     return rows(rows), gen
+
+
+@functools.cache
+def const(el, *values):
+    """() -> the given lanes."""
+
+    @intrinsic
+    def op(_t):
+        return Vec(el, len(values))(), lambda c, b, s, a: ir.Constant(s.return_type.ll, list(values))
+
+    return op
+
+
+@functools.cache
+def bits(n, value):
+    """(address of n bits) -> u8 x n: `value` where the bit is set (lowest bit first), else 0."""
+
+    @intrinsic
+    def op(_t, p):
+        def gen(c, b, s, a):
+            word = b.load(_ptr(b, a[0], ir.IntType(n)))
+            word.align = 1
+            ty = s.return_type.ll
+            return b.select(b.bitcast(word, ir.VectorType(ir.IntType(1), n)), _const(ty, value), _const(ty, 0))
+
+        return Vec("u8", n)(types.int64), gen
+
+    return op

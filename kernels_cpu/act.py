@@ -1,0 +1,241 @@
+"""Activations: quantised rows and tiles for the matmuls, gated units, sums, scaling.
+
+All kernels here split the rows of a batch over threads the same way (`my_rows`), so a chain of them needs no
+barrier in between.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .simd import (
+    TILE,
+    bitcast,
+    concat,
+    const,
+    convert,
+    dot4_u8s8,
+    exp,
+    f32_at,
+    fma,
+    hmax,
+    hsum,
+    i32_at,
+    i64_at,
+    inline,
+    lane,
+    load,
+    part,
+    set_f32,
+    set_i32,
+    splat,
+    store,
+    to_f32,
+    vabs,
+    vmax,
+    zeros,
+)
+
+f32x16, i32x16 = load("f32", 16), load("i32", 16)
+full16 = splat("f32", 16)
+_i_zero8, _to_i8 = zeros("i32", 8), convert("i8")
+_ones = const("u8", *[1] * 32)
+_words = bitcast("i32", 8)
+_low4, _high4 = part(0, 4), part(4, 4)
+_lanes8 = [lane(i) for i in range(8)]
+_l0, _l1, _l2, _l3, _l4, _l5, _l6, _l7 = _lanes8
+
+
+@inline
+def first_row(m, tid, nth):
+    """First of the rows that thread tid handles; the next thread's first row is its end."""
+    return m * tid // nth
+
+
+@inline
+def quantise32(x):
+    """32 f32 at x -> (i8x32, scale): symmetric, largest magnitude on 127."""
+    a, b = f32x16(x), f32x16(x + 64)
+    d = hmax(vmax(vabs(a), vabs(b))) / np.float32(127)
+    inverse = np.float32(0)
+    if d > 0:
+        inverse = np.float32(1) / d
+    return concat(_to_i8(a * inverse), _to_i8(b * inverse)), d
+
+
+def quantise_rows(tid, nth, count, source, x, ldx, k, out, ld_out):
+    """Rows of x (rows, k) f32 -> q8 rows (layout.q8_row_bytes). `source`: 0, or i32 row of x for each output row."""
+    m = i64_at(count)
+    for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
+        src = x + ldx * (i32_at(source + 4 * r) if source else r)
+        q = out + ld_out * r
+        x4, ds, s16 = q + k, q + 2 * k, q + 2 * k + k // 4
+        for b in range(k // 32):
+            v, d = quantise32(src + 128 * b)
+            fours = dot4_u8s8(_i_zero8(), _ones(), v)
+            store(q + 32 * b, v)
+            store(x4 + 32 * b, fours)
+            low, high = hsum(_low4(fours)), hsum(_high4(fours))
+            set_f32(ds + 8 * b, d)
+            set_f32(ds + 8 * b + 4, d * np.float32(low + high))
+            set_f32(s16 + 8 * b, d * np.float32(low))
+            set_f32(s16 + 8 * b + 4, d * np.float32(high))
+
+
+def quantise_tiles(tid, nth, count, source, x, ldx, k, out):
+    """Rows of x (rows, k) f32 -> q8 tiles (layout.q8_tile_bytes). Rows whose source is negative are left alone."""
+    m = i64_at(count)
+    for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
+        row = i32_at(source + 4 * r) if source else r
+        if row < 0:
+            continue
+        src = x + ldx * row
+        tile = out + (r // TILE) * TILE * (k + k // 8 + k // 4)
+        q = tile + 4 * (r % TILE)
+        xd = tile + TILE * k + 4 * (r % TILE)
+        xs = tile + TILE * (k + k // 8) + 4 * (r % TILE)
+        step = 4 * TILE
+        for b in range(k // 32):
+            v, d = quantise32(src + 128 * b)
+            fours = dot4_u8s8(_i_zero8(), _ones(), v)
+            set_f32(xd + step * b, d)
+            set_i32(xs + step * 2 * b, hsum(_low4(fours)))
+            set_i32(xs + step * (2 * b + 1), hsum(_high4(fours)))
+            w, p = _words(v), q + step * 8 * b
+            set_i32(p, _l0(w))
+            set_i32(p + step, _l1(w))
+            set_i32(p + 2 * step, _l2(w))
+            set_i32(p + 3 * step, _l3(w))
+            set_i32(p + 4 * step, _l4(w))
+            set_i32(p + 5 * step, _l5(w))
+            set_i32(p + 6 * step, _l6(w))
+            set_i32(p + 7 * step, _l7(w))
+
+
+def pack_tiles(tid, nth, count, source, x, ldx, k, out):
+    """Rows of x (rows, k) f32 -> f32 tiles (k, TILE). Rows whose source is negative are left alone."""
+    m = i64_at(count)
+    for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
+        row = i32_at(source + 4 * r) if source else r
+        if row < 0:
+            continue
+        src = x + ldx * row
+        dst = out + (r // TILE) * TILE * 4 * k + 4 * (r % TILE)
+        for i in range(k):
+            set_f32(dst + 4 * TILE * i, f32_at(src + 4 * i))
+
+
+_exp = exp(16)
+
+
+@inline
+def silu(x):
+    return x / (full16(1.0) + _exp(full16(0.0) - x))
+
+
+@inline
+def gelu(x):
+    """tanh form: x * sigmoid(2 * sqrt(2/pi) * (x + 0.044715 x^3)) (Hendrycks & Gimpel 2016)."""
+    u = x * fma(x * x, full16(0.044715 * 1.5957691216057308), full16(1.5957691216057308))
+    return x / (full16(1.0) + _exp(full16(0.0) - u))
+
+
+@inline
+def relu2(x):
+    positive = vmax(x, full16(0.0))
+    return positive * positive
+
+
+_UNITS = {"silu": silu, "gelu": gelu, "relu2": relu2}
+
+
+def gated(unit):
+    """y = unit(gate) * up, rows of n (multiple of 16), row strides in bytes."""
+    function = _UNITS[unit]
+
+    def gated_unit(tid, nth, count, gate, up, ld, y, ldy, n):
+        m = i64_at(count)
+        for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
+            for i in range(0, n, 16):
+                store(y + ldy * r + 4 * i, function(f32x16(gate + ld * r + 4 * i)) * f32x16(up + ld * r + 4 * i))
+
+    return gated_unit
+
+
+def plain(unit):
+    """y = unit(x), rows of n (multiple of 16)."""
+    function = _UNITS[unit]
+
+    def plain_unit(tid, nth, count, x, ldx, y, ldy, n):
+        m = i64_at(count)
+        for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
+            for i in range(0, n, 16):
+                store(y + ldy * r + 4 * i, function(f32x16(x + ldx * r + 4 * i)))
+
+    return plain_unit
+
+
+def add(tid, nth, count, x, y, ld, n, scale: "f32"):  # noqa: F821
+    """y += scale * x, rows of n."""
+    m = i64_at(count)
+    for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
+        a, b = x + ld * r, y + ld * r
+        for i in range(0, n - 15, 16):
+            store(b + 4 * i, fma(f32x16(a + 4 * i), full16(scale), f32x16(b + 4 * i)))
+        for i in range(n - n % 16, n):
+            set_f32(b + 4 * i, f32_at(b + 4 * i) + scale * f32_at(a + 4 * i))
+
+
+def add_bias(tid, nth, count, bias, y, ld, n):
+    """y += bias (n,), each row."""
+    m = i64_at(count)
+    for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
+        for i in range(n):
+            p = y + ld * r + 4 * i
+            set_f32(p, f32_at(p) + f32_at(bias + 4 * i))
+
+
+def scale(tid, nth, count, y, ld, n, factor: "f32"):  # noqa: F821
+    """y *= factor, each row."""
+    m = i64_at(count)
+    for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
+        for i in range(n):
+            p = y + ld * r + 4 * i
+            set_f32(p, f32_at(p) * factor)
+
+
+@inline
+def tanh(x):
+    """1 - 2 / (e^(2x) + 1)."""
+    return full16(1.0) - full16(2.0) / (_exp(x + x) + full16(1.0))
+
+
+def head_scale(tid, nth, count, batch, n, factor: "f32", cap: "f32"):  # noqa: F821
+    """Logits (out, n) in place: times factor, then cap * tanh(logits / cap) when cap > 0. Split over columns."""
+    m, y = i64_at(count), i64_at(batch + 72)
+    for r in range(m):
+        for i in range(16 * (n // 16 * tid // nth), 16 * (n // 16 * (tid + 1) // nth), 16):
+            p = y + 4 * (n * r + i)
+            v = f32x16(p) * factor
+            if cap > 0:
+                v = tanh(v * (np.float32(1) / cap)) * cap
+            store(p, v)
+        if tid == 0:
+            for i in range(n - n % 16, n):
+                p = y + 4 * (n * r + i)
+                v1 = full16(f32_at(p) * factor)
+                if cap > 0:
+                    v1 = tanh(v1 * (np.float32(1) / cap)) * cap
+                set_f32(p, _f0(v1))
+
+
+_f0 = lane(0)
+
+
+def gather_rows(tid, nth, batch, x, ldx, y, n):
+    """y (out, n) = the rows of x that want logits."""
+    m, rows = i64_at(batch + 16), i64_at(batch + 48)
+    for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
+        src = x + ldx * i32_at(rows + 4 * r)
+        for i in range(n):
+            set_f32(y + 4 * (n * r + i), f32_at(src + 4 * i))

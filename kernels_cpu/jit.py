@@ -1,0 +1,161 @@
+"""Kernels by name: finished object code from a content-hashed cache, loaded by llvmlite without importing Numba.
+
+The cache directory is keyed by the source of every file of this package, the numba, llvmlite and Python versions,
+and the level's target, so nothing stale can be loaded. Missing kernels are compiled by child processes (one per
+processor) under a lock that other processes wait for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import isa
+
+Progress = Callable[[int, int, str], None]  # (done, total, kernel name)
+
+
+class CompileError(RuntimeError):
+    """A kernel could not be compiled."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A loaded kernel: `address` of void(args, thread, n_threads), and the fields of its argument struct."""
+
+    name: str
+    address: int
+    fields: tuple[tuple[str, str], ...]
+
+
+def file_name(kernel: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.]", "-", kernel) + ".o"
+
+
+def cache_root() -> Path:
+    """Directory of all kernel caches: `$EDGERT_CACHE/kernels`, else the user's cache directory."""
+    if home := os.environ.get("EDGERT_CACHE"):
+        return Path(home) / "kernels"
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("edgert", appauthor=False)) / "kernels"
+
+
+@functools.cache
+def _content_key() -> str:
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    for package in ("numba", "llvmlite"):
+        digest.update(importlib.metadata.version(package).encode())
+    digest.update(f"{sys.version_info[:2]} {isa.machine()} {sys.platform}".encode())
+    return digest.hexdigest()[:16]
+
+
+def cache_dir(level: isa.Level) -> Path:
+    cpu, features = isa.target(level)
+    target = hashlib.sha256(f"{cpu} {features}".encode()).hexdigest()[:8]
+    return cache_root() / f"{_content_key()}-{level.name}-{target}"
+
+
+_engines: list[Any] = []  # keeps loaded code alive for the life of the process
+_loaded: dict[tuple[str, str], Kernel] = {}
+
+
+def load(names: Iterable[str], level: isa.Level, progress: Progress | None = None) -> dict[str, Kernel]:
+    """Kernels by name, compiled first where the cache lacks them. Raises CompileError."""
+    wanted = sorted(set(names))
+    directory = cache_dir(level)
+    missing = [n for n in wanted if (level.name, n) not in _loaded and not (directory / file_name(n)).exists()]
+    if missing:
+        _compile(missing, level, directory, progress)
+    for name in wanted:
+        if (level.name, name) not in _loaded:
+            _loaded[level.name, name] = _load(name, directory / file_name(name))
+    return {name: _loaded[level.name, name] for name in wanted}
+
+
+@functools.cache
+def _machine() -> Any:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.Target.from_default_triple()
+
+
+def _load(name: str, file: Path) -> Kernel:
+    import llvmlite.binding as llvm
+
+    header, _, code = file.read_bytes().partition(b"\n")
+    meta = json.loads(header)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine().create_target_machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _engines.append(engine)
+    address = engine.get_function_address(meta["symbol"])
+    return Kernel(name, address, tuple((n, k) for n, k in meta["fields"]))
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    import filelock
+
+    directory.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(directory / "compile.lock"):
+        yield
+
+
+def _compile(missing: list[str], level: isa.Level, directory: Path, progress: Progress | None) -> None:
+    with _locked(directory):
+        missing = [n for n in missing if not (directory / file_name(n)).exists()]
+        total, done = len(missing), 0
+        if not total:
+            return
+        jobs = min(total, os.cpu_count() or 1)
+        children = [_child(level, directory, missing[i::jobs]) for i in range(jobs)]
+        try:
+            while done < total:
+                alive = [c for c in children if c.poll() is None]
+                finished = sum((directory / file_name(n)).exists() for n in missing)
+                if finished != done and progress:
+                    progress(finished, total, "kernels")
+                done = finished
+                for child in children:
+                    if child.poll() not in (None, 0):
+                        raise CompileError(f"kernel compiler failed at level {level.name}: {_last_line(child)}")
+                if not alive and done < total:
+                    raise CompileError(f"kernel compiler ended early at level {level.name}: {_last_line(children[0])}")
+                time.sleep(0.02)
+        finally:
+            for child in children:
+                if child.poll() is None and done < total:
+                    child.kill()
+                child.communicate()
+
+
+def _child(level: isa.Level, directory: Path, names: list[str]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", f"{__package__}.compile", level.name, str(directory), *names]
+    # Its own session on Unix: Ctrl-C reaches the user's process, which then ends the children itself.
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                            start_new_session=os.name != "nt")
+
+
+def _last_line(child: subprocess.Popen[str]) -> str:
+    error = child.communicate()[1] or ""
+    if os.environ.get("EDGERT_DEBUG"):
+        sys.stderr.write(error)
+    lines = [line for line in error.splitlines() if line.strip()]
+    return lines[-1] if lines else f"exit code {child.returncode}"

@@ -1,0 +1,41 @@
+"""Byte layouts that kernels and the program that plans them share. No Numba here: the planner imports this."""
+
+from __future__ import annotations
+
+# The batch header: int64 slots. A kernel's `batch` argument is its address.
+BATCH_TOKENS = 0  # number of token rows
+BATCH_SEQS = 1  # number of sequences
+BATCH_OUT = 2  # number of rows that want logits
+BATCH_IDS = 3  # -> i32 (tokens,) token ids
+BATCH_POS = 4  # -> i32 (tokens,) position of each row in its sequence
+BATCH_SEQ = 5  # -> i32 (tokens,) sequence index of each row
+BATCH_OUT_ROWS = 6  # -> i32 (out,) rows that want logits
+BATCH_TABLES = 7  # -> i64 (seqs,) address of each sequence's block table, i32 page numbers
+BATCH_STARTS = 8  # -> i32 (seqs + 1,) first row of each sequence
+BATCH_LOGITS = 9  # -> f32 (out, n_vocab) where logits go
+BATCH_SLOTS = 10
+
+PAGE = 32  # tokens in a KV page
+PIECE = 128  # tokens in one piece of the KV axis that decode attention splits over threads
+
+SLAB = 48  # weight rows decoded at a time by the slab matmul
+
+
+def q8_row_bytes(k: int) -> int:
+    """One quantised activation row: i8 (k,), i32 (k/4,) sums of four, f32 (k/32, 2), f32 (k/16,)."""
+    return 2 * k + k // 2
+
+
+def q8_tile_bytes(k: int, tile: int) -> int:
+    """`tile` tokens quantised: i8 (k/4, tile, 4), f32 (k/32, tile) scales, i32 (k/16, tile) sums."""
+    return tile * (k + k // 8 + k // 4)
+
+
+def f32_tile_bytes(k: int, tile: int) -> int:
+    """`tile` tokens unquantised: f32 (k, tile)."""
+    return 4 * k * tile
+
+
+def slab_scratch_bytes(k: int, tile: int) -> int:
+    """Per-thread scratch of a slab matmul over k: the widest slab (f32 rows plus one row of u8), output tiles."""
+    return 4 * SLAB * k + 4 * k + 8 * SLAB * tile + 4096

@@ -1,0 +1,20 @@
+"""Q4_1: 32 weights = half d, half m, 16 bytes of nibbles (low nibbles first). w = d * q + m."""
+
+from .blocks import dot32, rows32
+from .simd import concat, inline, load
+
+BLOCK, BYTES, SUB, HAS_MIN, SIGNED = 32, 20, 32, True, False
+OFFSET = 0
+
+_u8x16 = load("u8", 16)
+
+
+@inline
+def quants(p):
+    """u8 x 32 in weight order."""
+    a = _u8x16(p + 4)
+    return concat(a & 15, a >> 4)
+
+
+row_u8 = rows32(BYTES, quants, HAS_MIN)
+dot = dot32(BYTES, quants, -1, HAS_MIN, SIGNED)
