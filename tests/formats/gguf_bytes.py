@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import random
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 U32, I32, F32, BOOL, STRING, ARRAY, U64 = 4, 5, 6, 7, 8, 9, 10
 
@@ -148,3 +150,89 @@ def small_llama(seed: int = 1, version: int = 3) -> GgufBytes:
                         "blk.0.ffn_down": [n_ff, n_embd]}.items():  # fmt: skip
         g.add(f"{name}.weight", shape, rng)
     return g
+
+
+# -- changes to a file, for tables of cases --------------------------------------------------------------------------
+
+Mutation = Callable[[GgufBytes, random.Random], bytes | None]
+"""Changes the file in place, or returns its bytes."""
+
+
+def file(make: Callable[[bytes], bytes]) -> Mutation:
+    """Change the bytes of the finished file."""
+    return lambda g, rng: make(g.build())
+
+
+def head(**fields: Any) -> Mutation:
+    """Set fields of the file, such as a false count."""
+
+    def mutate(g: GgufBytes, rng: random.Random) -> None:
+        for name, value in fields.items():
+            setattr(g, name, value)
+
+    return mutate
+
+
+def key(name: str | bytes, kind: int, payload: bytes) -> Mutation:
+    """Add a key, or change it, to a value of that type and those bytes."""
+    return lambda g, rng: g.set(name, kind, payload)
+
+
+def last_key(name: bytes, kind: int, payload: bytes) -> Mutation:
+    """Append a key, even one that is there already."""
+    return lambda g, rng: g.keys.append((name, kind, payload))
+
+
+def array(name: str, kind: int, payload: bytes, count: int) -> Mutation:
+    """Set an array that says it has `count` elements."""
+    return lambda g, rng: g.set(name, ARRAY, g.array(kind, payload, count))
+
+
+def text(name: str, raw: bytes, length: int | None = None) -> Mutation:
+    """Set a string that says it has `length` bytes."""
+    return lambda g, rng: g.set(name, STRING, g.text(raw, length))
+
+
+def tensor(name: str, **fields: Any) -> Mutation:
+    """Set fields of a row of the tensor table."""
+
+    def mutate(g: GgufBytes, rng: random.Random) -> None:
+        for attribute, value in fields.items():
+            setattr(g.tensor(name), attribute, value)
+
+    return mutate
+
+
+def integer(name: str, value: int) -> Mutation:
+    """Set a u32."""
+    return lambda g, rng: g.set_int(name, value)
+
+
+def number(name: str, value: float) -> Mutation:
+    """Set an f32."""
+    return lambda g, rng: g.set_float(name, value)
+
+
+def string(name: str, value: str) -> Mutation:
+    """Set a string."""
+    return lambda g, rng: g.set_str(name, value)
+
+
+def without(name: str) -> Mutation:
+    """Leave a key out."""
+    return lambda g, rng: g.drop(name)
+
+
+def without_tensor(name: str) -> Mutation:
+    """Leave a tensor out."""
+    return lambda g, rng: g.tensors.remove(g.tensor(name))
+
+
+def reshaped(name: str, shape: list[int]) -> Mutation:
+    """Give a tensor another shape, with as much data as that takes."""
+
+    def mutate(g: GgufBytes, rng: random.Random) -> None:
+        t = g.tensor(name)
+        t.shape, t.data = shape, bytes(4 * math.prod(shape))
+
+    return mutate

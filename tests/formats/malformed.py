@@ -10,13 +10,35 @@ from __future__ import annotations
 import math
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from gguf_bytes import ARRAY, BOOL, F32, I32, STRING, U32, U64, GgufBytes, Tensor, small_llama
-
-Mutation = Callable[[GgufBytes, random.Random], bytes | None]
-"""Changes the file in place, or returns its bytes."""
+from gguf_bytes import (
+    ARRAY,
+    BOOL,
+    F32,
+    I32,
+    STRING,
+    U32,
+    U64,
+    GgufBytes,
+    Mutation,
+    Tensor,
+    array,
+    file,
+    head,
+    integer,
+    key,
+    last_key,
+    number,
+    reshaped,
+    small_llama,
+    string,
+    tensor,
+    text,
+    without,
+    without_tensor,
+)  # fmt: skip
 
 ARRAY_OF_U32 = struct.pack("<I", U32)
 TOKENS, SCORES, TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.scores", "tokenizer.ggml.token_type"
@@ -29,86 +51,6 @@ class Case(NamedTuple):
     mutate: Mutation
     match: str
     needs: str = ""
-
-
-def file(make: Callable[[bytes], bytes]) -> Mutation:
-    """Change the bytes of the finished file."""
-    return lambda g, rng: make(g.build())
-
-
-def head(**fields: Any) -> Mutation:
-    """Set fields of the file, such as a false count."""
-
-    def mutate(g: GgufBytes, rng: random.Random) -> None:
-        for name, value in fields.items():
-            setattr(g, name, value)
-
-    return mutate
-
-
-def key(name: str | bytes, kind: int, payload: bytes) -> Mutation:
-    """Add a key, or change it, to a value of that type and those bytes."""
-    return lambda g, rng: g.set(name, kind, payload)
-
-
-def last_key(name: bytes, kind: int, payload: bytes) -> Mutation:
-    """Append a key, even one that is there already."""
-    return lambda g, rng: g.keys.append((name, kind, payload))
-
-
-def array(name: str, kind: int, payload: bytes, count: int) -> Mutation:
-    """Set an array that says it has `count` elements."""
-    return lambda g, rng: g.set(name, ARRAY, g.array(kind, payload, count))
-
-
-def text(name: str, raw: bytes, length: int | None = None) -> Mutation:
-    """Set a string that says it has `length` bytes."""
-    return lambda g, rng: g.set(name, STRING, g.text(raw, length))
-
-
-def tensor(name: str, **fields: Any) -> Mutation:
-    """Set fields of a row of the tensor table."""
-
-    def mutate(g: GgufBytes, rng: random.Random) -> None:
-        for field, value in fields.items():
-            setattr(g.tensor(name), field, value)
-
-    return mutate
-
-
-def integer(name: str, value: int) -> Mutation:
-    """Set a u32."""
-    return lambda g, rng: g.set_int(name, value)
-
-
-def number(name: str, value: float) -> Mutation:
-    """Set an f32."""
-    return lambda g, rng: g.set_float(name, value)
-
-
-def string(name: str, value: str) -> Mutation:
-    """Set a string."""
-    return lambda g, rng: g.set_str(name, value)
-
-
-def without(name: str) -> Mutation:
-    """Leave a key out."""
-    return lambda g, rng: g.drop(name)
-
-
-def without_tensor(name: str) -> Mutation:
-    """Leave a tensor out."""
-    return lambda g, rng: g.tensors.remove(g.tensor(name))
-
-
-def reshaped(name: str, shape: list[int]) -> Mutation:
-    """Give a tensor another shape, with as much data as that takes."""
-
-    def mutate(g: GgufBytes, rng: random.Random) -> None:
-        t = g.tensor(name)
-        t.shape, t.data = shape, bytes(4 * math.prod(shape))
-
-    return mutate
 
 
 def truncated(g: GgufBytes, part: str, rng: random.Random) -> bytes:
