@@ -24,8 +24,8 @@ MAX_NAME = 64  # bytes of a tensor name, by the format's specification
 MAX_KEY = (1 << 16) - 1  # bytes of a key, by the specification
 
 # Bounds far above real files, which keep the time and memory for a hostile one small.
-MAX_KEYS = 1 << 16
-MAX_TENSORS = 1 << 17
+MAX_KEYS = 1 << 14
+MAX_TENSORS = 1 << 16
 MAX_STRINGS = 1 << 22  # strings in all arrays together; a vocabulary of 262144 with its merges has 800 k
 MAX_STRING_ARRAY = 1 << 27  # bytes of one string array
 MAX_TEXT = 1 << 25  # bytes of all scalar strings together
