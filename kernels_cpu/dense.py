@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 
+from .dense_types import INTEGER_TYPES
 from .simd import (
     bf16_to_f32,
     f32_at,
@@ -19,8 +20,6 @@ from .simd import (
     to_f32,
     zeros,
 )
-
-INTEGER_TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 
 _f32x16, _u16x16, _u16x1, _f32x1 = load("f32", 16), load("u16", 16), load("u16", 1), load("f32", 1)
 _zero, _full, _first = zeros("f32", 16), splat("f32", 16), lane(0)
