@@ -21,7 +21,8 @@ View = Callable[[str], str]
 
 @dataclass(frozen=True)
 class Step:
-    """One cut: `expr` runs on `view(text)`; `groups` cuts each match into threes counted from its right end."""
+    """One cut: `expr` runs on `view(text)`. With `groups` each match is cut into threes counted from its right end
+    instead, and what lies before it stays with its first group (as in llama.cpp)."""
 
     expr: str
     view: View = collapsed
@@ -38,7 +39,7 @@ class Step:
         for match in self.regex.finditer(piece):
             lo, hi = match.span()
             lo, hi = lo + start, hi + start
-            if lo > last:
+            if lo > last and not self.groups:
                 yield lo
             if self.groups:
                 yield from range(lo + ((hi - lo) % 3 or 3), hi, 3)
@@ -132,7 +133,7 @@ _CJK = Step(f"[{_chars('4e00-9fa5 3040-309f 30a0-30ff')}]+", folded)
 _YOUTU_SIGNS = _chars("ff01 2026 201c 201d 2018 2019 2014 ff1a ff1b ff0c 3001-303f fe30-fe4f")
 _YOUTU = "|".join(f"[{_chars(c)}]+" for c in ("ac00-d7a3 3131-318e", "3105-312f", "4e00-9fa5 3040-309f 30a0-30ff"))
 _AFMOE_SCRIPTS = _chars(
-    "4e00-9fff 3400-4dbf f900-faff 3040-309f 30a0-30ff ff65-ff9f 2f00-2fdf e40-e7f e80-eff 1780-17ff 1000-109f "
+    "4e00-9fff 3400-4dbf 8c48-faff 3040-309f 30a0-30ff ff65-ff9f 2f00-2fdf e40-e7f e80-eff 1780-17ff 1000-109f "
     "aa60-aa7f a9e0-a9ff ac00-d7af 1100-11ff"
 )
 _BLOOM_SIGNS = _chars("2026 3002 ff0c 3001 964 6d4 60c")

@@ -18,7 +18,7 @@ S = r" \t\n\v\f\r"  # white space; all other white space collapses to \v
 L = rf"A-Za-z{LETTER}"
 N = rf"0-9{NUMBER}"
 P = rf"!-#%-*,-/:;?@\[-\]_{{}}{PUNCTUATION}"
-Y = rf"$+<=>^`|{SYMBOL}"
+Y = rf"$+<=>^`|~{SYMBOL}"
 M = MARK
 
 WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"

@@ -34,7 +34,7 @@ class _Normal(dict[int, str]):
         elif char in "\0\ufffd" or (kind[0] == "C" and kind != "Cn") or (self.strip_accents and kind[0] == "M"):
             out = ""
         else:
-            alone = kind[0] == "P" or (cp < 0x7F and kind[0] == "S") or any(a <= ord(char) <= b for a, b in _CHINESE)
+            alone = kind[0] == "P" or (char < "\x7f" and kind[0] == "S") or any(a <= ord(char) <= b for a, b in _CHINESE)
             out = char.lower()[0] if self.lowercase else char
             if alone:
                 out = f"{_SPACE}{out}{_SPACE}"

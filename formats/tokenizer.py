@@ -67,14 +67,16 @@ class Tokenizer:
 
     @cached_property
     def nl_id(self) -> int:
-        """The token for a newline (padding for WordPiece, which has none)."""
-        if self.model == "bert" or self.model == "no_vocab":
+        """The first token of a newline (for WordPiece, which drops newlines, the padding token)."""
+        if self.model == "no_vocab":
+            return NO_TOKEN
+        if self.model == "bert":
             return self.pad_id
         if self.model == "llama":
             from edgert.formats.tok_spm import byte_id
 
-            return byte_id(self.vocab.token_to_id, 10, self.pad_id)
-        return next(iter(self._encoder.encode("\n")), self.pad_id)
+            return byte_id(self.vocab.token_to_id, 10, NO_TOKEN)
+        return next(iter(self._encoder.encode("\n")), NO_TOKEN)
 
     @cached_property
     def _encoder(self) -> _Encoder:
