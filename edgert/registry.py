@@ -122,6 +122,17 @@ def resolve(model: str | os.PathLike[str], progress: Progress | None = None) -> 
     raise _not_found(text)
 
 
+def local_path(model: str | os.PathLike[str]) -> Path:
+    """The file of MODEL if it is on this computer; never downloads, ModelNotFoundError instead."""
+    text = os.fspath(model)
+    if not text.startswith("hf:") and text not in known():
+        return resolve(text)
+    path = installed_path(text)
+    if path is None:
+        raise ModelNotFoundError(f"{text} is not here; get it with 'edgert pull {text}'")
+    return path
+
+
 def _not_found(text: str) -> ModelNotFoundError:
     if text.endswith(".gguf") or "/" in text or "\\" in text:
         return ModelNotFoundError(f"no file {text}; give the path of a .gguf file, a name from 'edgert list' or hf:...")
@@ -258,10 +269,9 @@ def verify(model: str | os.PathLike[str], progress: Progress | None = None) -> s
     Returns the SHA-256 that matched, or None when nothing is known about this file. Raises DownloadError on a mismatch.
     """
     text = os.fspath(model)
+    path = local_path(text)
     downloaded = text.startswith("hf:") or text in known()
-    if downloaded and installed_path(text) is None:
-        raise ModelNotFoundError(f"{text} is not here; get it with 'edgert pull {text}'")
-    files = _files(text) if downloaded else [(text, resolve(text))]
+    files = _files(text) if downloaded else [(text, path)]
     matched = None
     for name, path in files:
         if (wanted := expected_sha256(name)) is None:

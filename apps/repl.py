@@ -1,0 +1,265 @@
+"""The conversation of `edgert chat`: reading messages, answering, and the /commands."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import edgert
+
+from . import transcript
+from .console import SETTINGS, Setting, integer, visible
+
+ReadLine = Callable[[str], str]  # prompt -> one line; EOFError at the end, KeyboardInterrupt for Ctrl-C
+PROMPT, CONTINUED = ">>> ", "... "
+CHAT_SETTINGS = SETTINGS | {"max-tokens": Setting("max_tokens", integer(1), "longest answer in tokens")}
+HELP = """\
+/system [TEXT]     show or set the system message ('/system -' removes it)
+/set [NAME VALUE]  show or change a setting ('/set NAME default' for the default)
+/stats             speed and tokens of the last answer
+/regen             answer the last message again
+/save FILE         write the conversation to a file
+/load FILE         go on with a saved conversation
+/clear             forget the conversation
+/exit              leave (so do Ctrl-D, and Ctrl-C at the prompt)
+A line that ends in \\ goes on in the next; \"\"\" begins and ends a message of several lines."""
+
+
+class CommandError(Exception):
+    """A /command that cannot be done; one line for the user."""
+
+
+class Repl:
+    """One conversation with a loaded model."""
+
+    def __init__(
+        self, model: "edgert.Model", name: str, settings: dict[str, Any], system: str | None, *, terminal: bool
+    ) -> None:
+        self.model = model
+        self.name = name
+        self.settings = settings  # argument of chat -> value
+        self.system = system
+        self.messages: list[dict[str, str]] = []
+        self.last_answer: edgert.Completion | None = None
+        self.tries = 0  # how often the last message was answered again
+        self.terminal = terminal
+
+    def loop(self, read_line: ReadLine) -> None:
+        """Read and answer until the input ends, /exit, or Ctrl-C at the prompt."""
+        self._note(f"{self.name}: context of {self.model.n_ctx} tokens; /help lists the commands")
+        while True:
+            try:
+                message = read_message(read_line)
+            except (EOFError, KeyboardInterrupt):
+                return
+            if message.strip() in ("/exit", "/quit"):
+                return
+            try:
+                self._handle(message)
+            except (CommandError, transcript.TranscriptError, edgert.EdgertError, OSError) as error:
+                self._note(" ".join(visible(str(error)).split()))
+
+    def _handle(self, message: str) -> None:
+        if not message.strip():
+            return
+        if not message.startswith("/"):
+            self.tries = 0
+            return self._answer(message)
+        word, _, rest = message.partition(" ")
+        command = getattr(self, f"do_{word[1:]}", None)
+        if command is None:
+            raise CommandError(f"no command {word}; /help lists them")
+        command(rest.strip())
+
+    def _answer(self, message: str) -> None:
+        """Stream the answer; Ctrl-C keeps what has been said so far, a failure leaves the conversation as it was."""
+        self.messages.append({"role": "user", "content": message})
+        pieces: list[str] = []
+        try:
+            stream = self.model.chat(self._with_system(), stream=True, **self._options())
+            try:
+                for piece in stream:
+                    pieces.append(piece)
+                    self._say(piece)
+            except KeyboardInterrupt:
+                stream.close()
+                self._say("\n")
+                self._note("(stopped)")
+            else:
+                self._say("\n")
+                self.last_answer = stream.completion
+                if self.last_answer.finish_reason == "length":
+                    self._note("(cut off: max-tokens or the context is used up; see /stats)")
+        finally:
+            if pieces:
+                self.messages.append({"role": "assistant", "content": "".join(pieces)})
+            else:
+                self.messages.pop()
+
+    def do_help(self, _: str) -> None:
+        self._print(HELP)
+
+    def do_system(self, text: str) -> None:
+        if text:
+            self.system = None if text == "-" else text
+        self._print(f"system: {self.system}" if self.system is not None else "system: the model's default")
+
+    def do_set(self, text: str) -> None:
+        name, _, value = (part.strip() for part in text.partition(" "))
+        if not name:
+            for each, setting in CHAT_SETTINGS.items():
+                now = self.settings.get(setting.argument, "default")
+                self._print(f"{each:15} {now!s:8} {setting.meaning}")
+            return
+        chosen = CHAT_SETTINGS.get(name.replace("_", "-"))
+        if chosen is None:
+            raise CommandError(f"no setting {name!r}; there are {', '.join(CHAT_SETTINGS)}")
+        if value == "default":
+            self.settings.pop(chosen.argument, None)
+        elif value:
+            self.settings[chosen.argument] = _checked(name, chosen, value)
+        self._print(f"{name}: {self.settings.get(chosen.argument, 'default')}")
+
+    def do_stats(self, _: str) -> None:
+        if self.last_answer is None:
+            raise CommandError("there is no finished answer yet")
+        usage, timings = self.last_answer.usage, self.last_answer.timings
+        fresh = usage.prompt_tokens - usage.cached_tokens
+        self._print(
+            f"prompt {usage.prompt_tokens} tokens ({usage.cached_tokens} reused), {fresh} read in "
+            f"{timings.prompt_s:.2f} s\nanswer {usage.completion_tokens} tokens in {timings.decode_s:.2f} s, "
+            f"{timings.decode_rate:.1f} tokens/s\n"
+            f"context {usage.prompt_tokens + usage.completion_tokens} of {self.model.n_ctx} tokens"
+        )
+
+    def do_regen(self, _: str) -> None:
+        if not self.messages:
+            raise CommandError("there is nothing to answer again")
+        before = self.messages[-2:]
+        del self.messages[-2:]
+        self.tries += 1
+        self._answer(before[0]["content"])
+        if not self.messages or self.messages[-2] != before[0]:
+            self.messages += before  # no new answer: the old one stays
+
+    def do_save(self, text: str) -> None:
+        path = _path(text, "/save")
+        transcript.save(path, self.name, transcript.Conversation(self.messages, self.system, self.settings))
+        self._print(f"saved {len(self.messages)} messages to {path}")
+
+    def do_load(self, text: str) -> None:
+        path = _path(text, "/load")
+        loaded = transcript.load(path)
+        by_argument = {setting.argument: (name, setting) for name, setting in CHAT_SETTINGS.items()}
+        settings = {}
+        for argument, value in loaded.settings.items():
+            if argument not in by_argument:
+                raise CommandError(f"{path}: settings.{argument[:40]} is no setting")
+            settings[argument] = _checked(*by_argument[argument], str(value))
+        self.messages, self.system, self.settings = loaded.messages, loaded.system, settings
+        self.last_answer = None
+        for message in self.messages[-2:]:
+            self._print(("" if message["role"] == "assistant" else PROMPT) + message["content"])
+        self._print(f"loaded {len(self.messages)} messages from {path}")
+
+    def do_clear(self, _: str) -> None:
+        self.messages = []
+        self.last_answer = None
+        self._print("forgotten")
+
+    def _with_system(self) -> list[dict[str, str]]:
+        first = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return first + self.messages
+
+    def _options(self) -> dict[str, Any]:
+        """The settings; with a fixed seed each /regen still gets a different answer, the same one every time."""
+        seed = {"seed": self.settings["seed"] + self.tries} if "seed" in self.settings else {}
+        return self.settings | seed
+
+    def _say(self, text: str) -> None:
+        sys.stdout.write(visible(text) if self.terminal else text)
+        sys.stdout.flush()
+
+    def _print(self, text: str) -> None:
+        self._say(text + "\n")
+
+    def _note(self, text: str) -> None:
+        """Something about the conversation rather than of it: on stderr in a pipe, whose output is answers only."""
+        print(text, file=sys.stdout if self.terminal else sys.stderr, flush=True)
+
+
+def _checked(name: str, setting: Setting, text: str) -> float:
+    try:
+        return setting.parse(text)
+    except argparse.ArgumentTypeError as error:
+        raise CommandError(f"{name}: {error}") from error
+
+
+def _path(text: str, command: str) -> Path:
+    if not text:
+        raise CommandError(f"{command} needs the name of a file")
+    return Path(text).expanduser()
+
+
+def read_message(read_line: ReadLine) -> str:
+    """One message: a line, lines joined by a final backslash, or everything between two triple quotes.
+
+    Ctrl-C in the middle of a message drops it; the end of the input ends it.
+    """
+    line = read_line(PROMPT)
+    quoted = line.lstrip().startswith('"""')
+    lines = [line.lstrip()[3:] if quoted else line]
+    try:
+        while quoted and not lines[-1].rstrip().endswith('"""'):
+            lines.append(read_line(CONTINUED))
+        while not quoted and lines[-1].endswith("\\"):
+            lines[-1] = lines[-1][:-1]
+            lines.append(read_line(CONTINUED))
+    except KeyboardInterrupt:
+        return ""
+    except EOFError:
+        return "\n".join(lines)
+    if quoted:
+        lines[-1] = lines[-1].rstrip()[:-3]
+    return "\n".join(lines).strip("\n") if quoted else "\n".join(lines)
+
+
+def piped_lines(_: str) -> str:
+    """ReadLine for input that is no terminal; no prompts, so that the output is answers only."""
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.rstrip("\r\n")
+
+
+def terminal_lines() -> ReadLine:
+    """ReadLine with editing, history (kept in a file that only the user can read), and completion of /commands."""
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import WordCompleter
+    from prompt_toolkit.history import FileHistory
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+    keys = KeyBindings()
+
+    @keys.add("c-c")
+    def _(event: KeyPressEvent) -> None:
+        """Drop what has been typed; with nothing typed, leave."""
+        if event.current_buffer.text:
+            event.current_buffer.reset()
+        else:
+            event.app.exit(exception=KeyboardInterrupt)
+
+    @keys.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    history = edgert.registry.home() / "chat_history"
+    history.parent.mkdir(parents=True, exist_ok=True)
+    history.touch(mode=0o600)
+    names = [line.split()[0] for line in HELP.splitlines() if line.startswith("/")]
+    commands = WordCompleter(names, sentence=True)
+    session: PromptSession[str] = PromptSession(
+        history=FileHistory(str(history)), key_bindings=keys, completer=commands, complete_while_typing=False
+    )
+    return session.prompt

@@ -1,0 +1,87 @@
+"""Answer one prompt, to standard output.
+
+Models with a chat template get the prompt as a user's message; pretrained ones, and all with --raw, continue it.
+"""
+
+import argparse
+import dataclasses
+import sys
+from functools import partial
+from typing import Any
+
+import edgert
+
+from .console import (
+    MODEL_HELP,
+    Progress,
+    UsageError,
+    add_load_options,
+    add_sampling_options,
+    integer,
+    print_json,
+    sampling,
+    visible,
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    parser.add_argument("-p", "--prompt", metavar="PROMPT", help="the prompt; '-' or nothing: standard input")
+    parser.add_argument("-n", type=integer(1), metavar="N", dest="max_tokens", help="answer with at most N tokens")
+    parser.add_argument("--system", metavar="TEXT", help="system message for models with a chat template")
+    parser.add_argument("--raw", action="store_true", help="continue the prompt as it is, without a chat template")
+    parser.add_argument("--json", action="store_true", help="print text, ids, finish_reason, usage and timings as JSON")
+    add_sampling_options(parser)
+    add_load_options(parser)
+
+
+def execute(options: argparse.Namespace) -> int:
+    if options.raw and options.system is not None:
+        raise UsageError("--system needs the chat template that --raw leaves out")
+    prompt = _read_prompt(options.prompt)
+    with Progress() as progress:
+        model = edgert.load(
+            options.model,
+            threads=options.threads,
+            n_ctx=options.ctx,
+            precision=options.precision,
+            progress=progress,
+        )
+    with model:
+        _answer(model, prompt, options)
+    return 0
+
+
+def _answer(model: "edgert.Model", prompt: str, options: argparse.Namespace) -> None:
+    settings: dict[str, Any] = {"max_tokens": options.max_tokens, **sampling(options)}
+    if options.raw or model.chat_template is None:
+        if options.system is not None:
+            raise UsageError("--system: this model has no chat template")
+        ids = model.tokenize(prompt, add_special=True, parse_special=True)
+        whole, pieces = partial(model.generate, ids, **settings), partial(model.stream, ids, **settings)
+    else:
+        messages = _messages(prompt, options.system)
+        whole = partial(model.chat, messages, **settings)
+        pieces = partial(model.chat, messages, stream=True, **settings)
+    if options.json:
+        print_json(dataclasses.asdict(whole()))
+        return
+    show = visible if sys.stdout.isatty() else str
+    for piece in pieces():
+        sys.stdout.write(show(piece))
+        sys.stdout.flush()
+    print()
+
+
+def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:
+    first = [{"role": "system", "content": system}] if system is not None else []
+    return [*first, {"role": "user", "content": prompt}]
+
+
+def _read_prompt(given: str | None) -> str:
+    if given is None and sys.stdin.isatty():
+        raise UsageError("no prompt: give one with -p PROMPT or pipe it in")
+    text = given if given not in (None, "-") else sys.stdin.buffer.read().decode("utf-8", "replace")
+    if not text:
+        raise UsageError("the prompt is empty")
+    return text
