@@ -7,18 +7,20 @@ error of rounding the activations does not depend on k, on the size of the value
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from edgert.kernels_cpu import api
+from edgert.kernels_cpu import api, jit
 
 from quant_blocks import F16_SCALES, ORACLE_TYPES, dequantize, get_f16, random_weights, row_bytes, set_f16
 
 Array = npt.NDArray[Any]
 
-MATMUL_TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
+FLOATS = ["F32", "F16", "BF16"]
+MATMUL_TYPES = [*FLOATS, "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
 BATCHES = [1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 32, 33, 64, 129]
 LEVELS = api.isa.available()
 PATHS = ["decode", "prompt", "exact"]
@@ -31,6 +33,24 @@ MAX_OVER_RMS = 6.0  # the largest of some 10,000 nearly normal errors is 4 times
 # Error / (|x| |w|) where the activations survive rounding to int8: what remains is bfloat16 weights (2^-9) or float16
 # scales.
 ALIGNED_ERROR = {"decode": 1.2e-3, "prompt": 2.5e-3, "exact": 2e-6}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled(request: pytest.FixtureRequest) -> None:
+    """The kernels of all selected tests, compiled together: one at a time, each would start a compiler of its own."""
+    wanted: dict[str, set[str]] = {level: set() for level in LEVELS}
+    for item in request.session.items:
+        if item.path == Path(__file__) and isinstance(item, pytest.Function) and "level" in item.fixturenames:
+            params = item.callspec.params
+            kinds = [f"embed.lookup[{params['name']}]"]
+            if path := params.get("path"):
+                whole = path == "exact" or params["name"] in FLOATS  # no int8 activations
+                decode = "gemv.dense" if whole else "gemv.decode"
+                prompt = "gemm.exact" if whole else "gemm.prompt"
+                kinds = [f"{decode if path == 'decode' else prompt}[{params['name']}]"]
+            wanted[params["level"]].update(kinds)
+    for level, names in wanted.items():
+        jit.load(names, api.isa.require(level))
 
 
 def k_of(name: str) -> int:
@@ -75,11 +95,11 @@ def test_matmul(name: str, level: str, path: str) -> None:
     """The product is right for the largest batch, and each row's bits are the same in every smaller one."""
     blocks, weights, x = case(name)
     n, k = weights.shape
-    largest = api.matmul(name, blocks, n, k, x, path=path, isa=level)
+    largest = api.matmul(name, blocks, n, k, x, path=path, isa_level=level)
     assert largest.dtype == np.float32
     check(weights, x, largest, path)
     for m in BATCHES:
-        y = api.matmul(name, blocks, n, k, x[:m], path=path, isa=level)
+        y = api.matmul(name, blocks, n, k, x[:m], path=path, isa_level=level)
         assert y.shape == (m, n)
         np.testing.assert_array_equal(y, largest[:m], err_msg=f"m = {m}")
 
@@ -92,7 +112,7 @@ def test_matmul_does_not_saturate(name: str, level: str, path: str) -> None:
     n, k = 16, k_of(name)
     for fill in (0x00, 0x7F, 0x80, 0xFF):
         blocks = np.full((n, row_bytes(name, k)), fill, np.uint8)
-        if name in ("F32", "F16", "BF16"):
+        if name in FLOATS:
             blocks = random_weights(name, n, k)
         by_block = blocks.reshape(n, k // 256 if name.endswith("_K") else k // 32, -1)
         for offset in F16_SCALES.get(name, []):
@@ -101,7 +121,7 @@ def test_matmul_does_not_saturate(name: str, level: str, path: str) -> None:
         # Ones, minus ones, alternating, and the signs of a row of weights: exact in int8 with a scale of 1/127.
         signs = np.where(weights[3] < 0, -1.0, 1.0)
         x = np.stack([np.ones(k), -np.ones(k), np.resize([1.0, -1.0], k), signs]).astype(np.float32)
-        y = api.matmul(name, blocks, n, k, x, path=path, isa=level)
+        y = api.matmul(name, blocks, n, k, x, path=path, isa_level=level)
         limit = ALIGNED_ERROR[path] * np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(weights, axis=1)
         assert (np.abs(y - product(weights, x)) <= limit).all(), f"blocks filled with {fill:#x}"
 
@@ -143,7 +163,7 @@ def test_embedding_is_bit_equal_to_the_oracle(name: str, level: str) -> None:
     """Rows looked up in any order have exactly the float32 values that the `gguf` package gives."""
     blocks = random_weights(name, 40, 512, seed=3)
     ids = np.array([0, 39, 7, 7, 21, 38, 1], np.int32)
-    values = api.embed(name, blocks, ids, 512, isa=level)
+    values = api.embed(name, blocks, ids, 512, isa_level=level)
     assert values.dtype == np.float32
     np.testing.assert_array_equal(values.view(np.uint32), dequantize(name, blocks)[ids].view(np.uint32))
 
