@@ -68,7 +68,7 @@ def number(low: float, high: float) -> Callable[[str], float]:
 def add_load_options(parser: argparse.ArgumentParser) -> None:
     """The options of every command that loads a model: --ctx, --threads, --precision."""
     parser.add_argument("--ctx", type=integer(1), metavar="N", help="context in tokens (default: the model's)")
-    parser.add_argument("--threads", type=integer(1, 1024), metavar="N", help="threads (default: see 'edgert doctor')")
+    parser.add_argument("-t", "--threads", type=integer(1, 1024), metavar="N", help="threads (see 'edgert doctor')")
     parser.add_argument("--precision", choices=("fast", "exact"), default="fast", help="exact: everything in float32")
 
 

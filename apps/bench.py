@@ -1,0 +1,127 @@
+"""Measure a model: prompt and generation speed (median and spread), share of the memory bandwidth, load time, memory.
+
+Prompts are random tokens, so nothing is reused between repetitions; a first, unmeasured repetition warms up.
+"""
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from typing import Any
+
+import edgert
+
+from .console import MODEL_HELP, Progress, add_load_options, human_bytes, integer, print_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    def count(flag: str, name: str, default: int, low: int, meaning: str) -> None:
+        about = f"{meaning} (default {default})"
+        parser.add_argument(flag, type=integer(low), default=default, metavar="N", dest=name, help=about)
+
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    count("-p", "prompt", 512, 0, "prompt tokens")
+    count("-n", "new", 64, 0, "generated tokens")
+    count("-d", "depth", 0, 0, "tokens that are there before them")
+    count("-r", "repeat", 3, 1, "repetitions")
+    parser.add_argument("--json", action="store_true", help="print a JSON object")
+    add_load_options(parser)
+
+
+def execute(options: argparse.Namespace) -> int:
+    needed = options.depth + max(options.prompt, 1) + options.new + 1
+    start = time.perf_counter()
+    with Progress() as progress:
+        model = edgert.load(
+            options.model,
+            threads=options.threads,
+            n_ctx=options.ctx or needed,
+            precision=options.precision,
+            progress=progress,
+        )
+    load_s = time.perf_counter() - start
+    with model:
+        report = {
+            "model": options.model,
+            "threads": model.threads,
+            "precision": options.precision,
+            "prompt_tokens": options.prompt,
+            "new_tokens": options.new,
+            "depth": options.depth,
+            "load_s": load_s,
+            **_measure(model, options),
+        }
+    report["peak_rss_bytes"] = peak_rss()
+    if options.json:
+        print_json(report)
+    else:
+        print("\n".join(_lines(report)))
+    return 0
+
+
+def _measure(model: "edgert.Model", options: argparse.Namespace) -> dict[str, Any]:
+    """Tokens per second of each phase, summed up over the repetitions; what was not asked for is None."""
+    prompt, decode = [], []
+    for seed in range(options.repeat + 1):
+        ids = random_ids(model, seed, options.depth + max(options.prompt, 1))
+        if options.depth:
+            _generate(model, ids[: options.depth], 1)
+        if options.prompt:
+            answer = _generate(model, ids, 1)
+            prompt.append((answer.usage.prompt_tokens - answer.usage.cached_tokens) / answer.timings.prompt_s)
+        if options.new:
+            decode.append(_generate(model, ids[: max(options.depth, 1)], options.new + 1).timings.decode_rate)
+    result = {"prompt": _summary(prompt[1:]), "decode": _summary(decode[1:])}
+    if result["decode"]:
+        moved = model.bytes_per_token(options.depth + options.new // 2)
+        bandwidth = edgert.memory_bandwidth(model.threads)
+        result["decode"] |= {
+            "bytes_per_token": moved,
+            "gb_per_s": moved * result["decode"]["median"] / 1e9,
+            "bandwidth_gb_per_s": bandwidth / 1e9,
+        }
+    return result
+
+
+def random_ids(model: "edgert.Model", seed: int, count: int) -> list[int]:
+    """Token ids of a prompt that no other seed shares its beginning with."""
+    generator = random.Random(seed)
+    return [generator.randrange(model.n_vocab) for _ in range(count)]
+
+
+def _generate(model: "edgert.Model", ids: list[int], new: int) -> "edgert.Completion":
+    return model.generate(ids, max_tokens=new, temperature=0, ignore_eos=True)
+
+
+def _summary(rates: list[float]) -> dict[str, Any] | None:
+    if not rates:
+        return None
+    return {"median": statistics.median(rates), "min": min(rates), "max": max(rates), "all": rates}
+
+
+def peak_rss() -> int:
+    """Largest resident set size that this process has had, in bytes."""
+    if sys.platform == "win32":
+        import psutil
+
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _lines(report: dict[str, Any]) -> list[str]:
+    lines = [f"{report['model']}: {report['threads']} threads, {report['precision']}, depth {report['depth']}"]
+    for phase, name, tokens in (("prompt", "prompt", "prompt_tokens"), ("decode", "generation", "new_tokens")):
+        if rates := report[phase]:
+            spread = f"{rates['min']:.1f} to {rates['max']:.1f} in {len(rates['all'])}"
+            lines.append(f"{name:10} {rates['median']:8.1f} tokens/s  ({spread} runs of {report[tokens]} tokens)")
+    if rates := report["decode"]:
+        share = 100 * rates["gb_per_s"] / rates["bandwidth_gb_per_s"]
+        measured = f"{rates['bandwidth_gb_per_s']:.1f} GB/s that this memory gives"
+        lines.append(f"{'bandwidth':10} {rates['gb_per_s']:8.1f} GB/s, {share:.0f} % of the {measured}")
+    lines.append(f"{'load':10} {report['load_s']:8.2f} s")
+    lines.append(f"{'peak RSS':10} {human_bytes(report['peak_rss_bytes']):>11}")
+    return lines
