@@ -191,7 +191,7 @@ _STEPS: dict[str, tuple[Step, ...]] = {
     "gpt-4o": (Step(_cased(_UPPER, _LOWER, _THREE, f"(?:{_SHORT_FORMS})?")),),
     "granite-embed-multi-97m": (Step(_cased(_UPPER + M, _LOWER + M, _THREE, f"(?:{_SHORT_FORMS})?")),),
     "tiny_aya": (
-        Step(r"[0-9]+(?![A-Za-z0-9_])", folded, groups=True),
+        Step(r"(?<![0-9])[0-9]++(?![A-Za-z0-9_])", folded, groups=True),
         Step(_cased(L + M, L + M, _THREE, f"(?:{_SHORT_FORMS})?")),
     ),
     "kimi-k2": (

@@ -67,7 +67,7 @@ _EOG_TEXTS = (
 # Parts of the gpt-oss message format that are always to be seen in the text.
 _VISIBLE_TEXTS = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 
-_DEFAULT_IDS: dict[str, dict[str, int]] = {
+DEFAULT_IDS: dict[str, dict[str, int]] = {
     "llama": {"bos": 1, "eos": 2, "unk": 0},
     "gpt2": {"bos": 11, "eos": 11},
     "gemma4": {},
@@ -75,7 +75,7 @@ _DEFAULT_IDS: dict[str, dict[str, int]] = {
     "t5": {"eos": 1, "unk": 2, "pad": 0},
     "no_vocab": {},
 }
-MODELS = tuple(_DEFAULT_IDS)
+MODELS = tuple(DEFAULT_IDS)
 
 
 @dataclass
@@ -191,7 +191,7 @@ def _set_flags(v: Vocab) -> None:
 
 def _set_ids(v: Vocab) -> None:
     md, n = v.metadata, v.n_vocab
-    defaults = _DEFAULT_IDS[v.model]
+    defaults = DEFAULT_IDS[v.model]
     for role, (keys, _) in _ROLES.items():
         default = defaults.get(role, NO_TOKEN)
         if role == "bos" and v.pre is not None and v.pre.no_default_bos:

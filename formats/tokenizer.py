@@ -14,7 +14,17 @@ from typing import Any, Protocol
 
 from edgert.formats.metadata import Metadata
 from edgert.formats.tok_special import Partition
-from edgert.formats.tok_vocab import BYTE, CONTROL, NO_TOKEN, NORMAL, UNKNOWN, USER_DEFINED, Vocab, load_vocab
+from edgert.formats.tok_vocab import (
+    BYTE,
+    CONTROL,
+    DEFAULT_IDS,
+    NO_TOKEN,
+    NORMAL,
+    UNKNOWN,
+    USER_DEFINED,
+    Vocab,
+    load_vocab,
+)
 
 __all__ = ["NO_TOKEN", "StreamDecoder", "Tokenizer", "load_tokenizer"]
 
@@ -67,16 +77,15 @@ class Tokenizer:
 
     @cached_property
     def nl_id(self) -> int:
-        """The first token of a newline (for WordPiece, which drops newlines, the padding token)."""
-        if self.model == "no_vocab":
-            return NO_TOKEN
-        if self.model == "bert":
-            return self.pad_id
+        """The first token of a newline; where there is none, the model family's usual padding token."""
+        padding = DEFAULT_IDS[self.model].get("pad", NO_TOKEN)
+        if self.model in ("no_vocab", "bert"):
+            return padding
         if self.model == "llama":
             from edgert.formats.tok_spm import byte_id
 
-            return byte_id(self.vocab.token_to_id, 10, NO_TOKEN)
-        return next(iter(self._encoder.encode("\n")), NO_TOKEN)
+            return byte_id(self.vocab.token_to_id, 10, padding)
+        return next(iter(self._encoder.encode("\n")), padding)
 
     @cached_property
     def _encoder(self) -> _Encoder:
