@@ -156,6 +156,10 @@ class Tokenizer:
             return bytes([int(text[3:5], 16)])
         return b""
 
+    def token_text(self, token: int) -> str:
+        """The text of a token as the vocabulary spells it, "" for `NO_TOKEN`."""
+        return self.tokens[token] if token != NO_TOKEN else ""
+
     def decode_bytes(
         self, ids: Iterable[int], remove_special: bool = False, unparse_special: bool = False
     ) -> bytes:
