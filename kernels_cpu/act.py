@@ -16,6 +16,7 @@ from .simd import (
     convert,
     dot4_u8s8,
     exp,
+    f32,
     f32_at,
     fma,
     hmax,
@@ -30,7 +31,6 @@ from .simd import (
     set_i32,
     splat,
     store,
-    to_f32,
     vabs,
     vmax,
     zeros,
@@ -63,11 +63,11 @@ def quantise32(x):
     return concat(_to_i8(a * inverse), _to_i8(b * inverse)), d
 
 
-def quantise_rows(tid, nth, count, source, x, ldx, k, out, ld_out):
-    """Rows of x (rows, k) f32 -> q8 rows (layout.q8_row_bytes). `source`: 0, or i32 row of x for each output row."""
+def quantise_rows(tid, nth, count, x, ldx, k, out, ld_out):
+    """Rows of x (rows, k) f32 -> q8 rows (layout.q8_row_bytes)."""
     m = i64_at(count)
     for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
-        src = x + ldx * (i32_at(source + 4 * r) if source else r)
+        src = x + ldx * r
         q = out + ld_out * r
         x4, ds, s16 = q + k, q + 2 * k, q + 2 * k + k // 4
         for b in range(k // 32):
@@ -82,14 +82,11 @@ def quantise_rows(tid, nth, count, source, x, ldx, k, out, ld_out):
             set_f32(s16 + 8 * b + 4, d * np.float32(high))
 
 
-def quantise_tiles(tid, nth, count, source, x, ldx, k, out):
-    """Rows of x (rows, k) f32 -> q8 tiles (layout.q8_tile_bytes). Rows whose source is negative are left alone."""
+def quantise_tiles(tid, nth, count, x, ldx, k, out):
+    """Rows of x (rows, k) f32 -> q8 tiles (layout.q8_tile_bytes)."""
     m = i64_at(count)
     for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
-        row = i32_at(source + 4 * r) if source else r
-        if row < 0:
-            continue
-        src = x + ldx * row
+        src = x + ldx * r
         tile = out + (r // TILE) * TILE * (k + k // 8 + k // 4)
         q = tile + 4 * (r % TILE)
         xd = tile + TILE * k + 4 * (r % TILE)
@@ -112,14 +109,11 @@ def quantise_tiles(tid, nth, count, source, x, ldx, k, out):
             set_i32(p + 7 * step, _l7(w))
 
 
-def pack_tiles(tid, nth, count, source, x, ldx, k, out):
-    """Rows of x (rows, k) f32 -> f32 tiles (k, TILE). Rows whose source is negative are left alone."""
+def pack_tiles(tid, nth, count, x, ldx, k, out):
+    """Rows of x (rows, k) f32 -> f32 tiles (k, TILE)."""
     m = i64_at(count)
     for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
-        row = i32_at(source + 4 * r) if source else r
-        if row < 0:
-            continue
-        src = x + ldx * row
+        src = x + ldx * r
         dst = out + (r // TILE) * TILE * 4 * k + 4 * (r % TILE)
         for i in range(k):
             set_f32(dst + 4 * TILE * i, f32_at(src + 4 * i))
@@ -175,7 +169,7 @@ def plain(unit):
     return plain_unit
 
 
-def add(tid, nth, count, x, y, ld, n, scale: "f32"):  # noqa: F821
+def add(tid, nth, count, x, y, ld, n, scale: f32):
     """y += scale * x, rows of n."""
     m = i64_at(count)
     for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
@@ -195,7 +189,7 @@ def add_bias(tid, nth, count, bias, y, ld, n):
             set_f32(p, f32_at(p) + f32_at(bias + 4 * i))
 
 
-def scale(tid, nth, count, y, ld, n, factor: "f32"):  # noqa: F821
+def scale(tid, nth, count, y, ld, n, factor: f32):
     """y *= factor, each row."""
     m = i64_at(count)
     for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
@@ -210,7 +204,7 @@ def tanh(x):
     return full16(1.0) - full16(2.0) / (_exp(x + x) + full16(1.0))
 
 
-def head_scale(tid, nth, count, batch, n, factor: "f32", cap: "f32"):  # noqa: F821
+def head_scale(tid, nth, count, batch, n, factor: f32, cap: f32):
     """Logits (out, n) in place: times factor, then cap * tanh(logits / cap) when cap > 0. Split over columns."""
     m, y = i64_at(count), i64_at(batch + 72)
     for r in range(m):

@@ -56,7 +56,7 @@ def matmul(
         call(f"gemv.dense[{type_name}]", level, x=x, ldx=4 * k, experts=0, expert_bytes=0, **common)
     elif path == "decode" and type_name in INTEGER_TYPES:
         q8 = np.zeros((m, q8_row_bytes(k)), np.uint8)
-        call("act.quantise_rows", level, count=count, source=0, x=x, ldx=4 * k, k=k, out=q8, ld_out=q8.shape[1])
+        call("act.quantise_rows", level, count=count, x=x, ldx=4 * k, k=k, out=q8, ld_out=q8.shape[1])
         call(f"gemv.decode[{type_name}]", level, x=q8, ldx=q8.shape[1], experts=0, expert_bytes=0, **common)
     else:
         tiles = -(-m // level.tile)
@@ -64,11 +64,11 @@ def matmul(
         slab = {"scratch": scratch, "ld_scratch": 0, "experts": 1, "segments": 0, "expert_bytes": 0}
         if path == "prompt" and type_name in INTEGER_TYPES:
             packed = aligned(tiles * q8_tile_bytes(k, level.tile), np.uint8)
-            call("act.quantise_tiles", level, count=count, source=0, x=x, ldx=4 * k, k=k, out=packed)
+            call("act.quantise_tiles", level, count=count, x=x, ldx=4 * k, k=k, out=packed)
             call(f"gemm.prompt[{type_name}]", level, x=packed, **common, **slab)
         else:
             packed = aligned(tiles * f32_tile_bytes(k, level.tile), np.uint8)
-            call("act.pack_tiles", level, count=count, source=0, x=x, ldx=4 * k, k=k, out=packed)
+            call("act.pack_tiles", level, count=count, x=x, ldx=4 * k, k=k, out=packed)
             call(f"gemm.exact[{type_name}]", level, x=packed, **common, **slab)
     return y
 

@@ -7,17 +7,16 @@ handled together (GQA). `window` > 0: a token sees itself and the window - 1 bef
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from .act import first_row
 from .kv import KINDS, page_of
-from .layout import PAGE, PIECE
+from .layout import BLOCK, PAGE, PIECE
 from .simd import (
     atomic_add,
     const,
     exp,
+    f32,
     f32_at,
     fma,
     hmax,
@@ -38,7 +37,8 @@ from .simd import (
 NOTHING = np.float32(-1e30)  # a score that no key has, finite so that differences of two are 0
 
 _f16v, _f32v = load("f32", 16), load("f32", 32)
-_full16, _full32, _zero16, _zero32, _i16 = splat("f32", 16), splat("f32", 32), zeros("f32", 16), zeros("f32", 32), splat("i32", 16)
+_full16, _full32, _i16 = splat("f32", 16), splat("f32", 32), splat("i32", 16)
+_zero16, _zero32 = zeros("f32", 16), zeros("f32", 32)
 _iota = const("i32", *range(16))
 _exp16 = exp(16)
 _lane0 = lane(0)
@@ -104,7 +104,7 @@ def decode(kind):
 
     def attention_decode(
         tid, nth, batch, q, ldq, cache, page_bytes, heads, kv_heads, d_k, d_v, window, partial, ld_partial,
-        scratch, ld_scratch, cursor, scale: "f32", cap: "f32",  # noqa: F821
+        scratch, ld_scratch, cursor, scale: f32, cap: f32,
     ):
         m, positions, group = i64_at(batch), i64_at(batch + 32), heads // kv_heads
         s = scratch + ld_scratch * tid
@@ -184,15 +184,14 @@ def merge(tid, nth, batch, partial, ld_partial, heads, d_v, window, y, ldy):
                 store(y + ldy * r + 4 * (d_v * h + c), a * (np.float32(1) / total))
 
 
-BLOCK = 32  # query tokens of one prompt work item
 
 
 def prompt(kind):
     """Blocked attention for prompts (FlashAttention, Dao et al. 2022): items are (sequence, query block, KV head).
 
     Keys and values of a piece are widened to f32 once and used by all query tokens and heads of the item.
-    scratch: per thread f32 K (d_k, PIECE), V (PIECE, d_v), scores (queries, PIECE), values (queries, d_v),
-    max and sum (queries, 2), for queries = BLOCK * group.
+    scratch: per thread f32 K (d_k, PIECE), V (PIECE, d_v), scores (4, PIECE), values (queries, d_v),
+    max and sum (queries, 2), for queries = BLOCK * group (layout.attention_scratch_bytes).
     """
     size, element, widen, _ = KINDS[kind]
     load32, load16 = load(element, 32), load(element, 16)
@@ -258,14 +257,14 @@ def prompt(kind):
 
     def attention_prompt(
         tid, nth, batch, q, ldq, cache, page_bytes, heads, kv_heads, d_k, d_v, window, y, ldy,
-        scratch, ld_scratch, cursor, scale: "f32", cap: "f32",  # noqa: F821
+        scratch, ld_scratch, cursor, scale: f32, cap: f32,
     ):
         seqs, positions, starts = i64_at(batch + 8), i64_at(batch + 32), i64_at(batch + 64)
         group = heads // kv_heads
         kf = scratch + ld_scratch * tid
         vf = kf + 4 * PIECE * d_k
         s = vf + 4 * PIECE * d_v
-        acc = s + 4 * PIECE * BLOCK * group
+        acc = s + 16 * PIECE
         ms = acc + 4 * d_v * BLOCK * group
         item, seq, done = atomic_add(cursor, 1), 0, 0
         while seq < seqs:
@@ -305,9 +304,8 @@ def prompt(kind):
                     for j in range(min(4, queries - i)):
                         high = i32_at(positions + 4 * (first + (i + j) // group))
                         low = max(0, high - window + 1) if window else 0
-                        rescale(
-                            s + 4 * PIECE * j, ms + 8 * (i + j), acc + 4 * d_v * (i + j), d_v, start, low, high, scale, cap
-                        )
+                        values = acc + 4 * d_v * (i + j)
+                        rescale(s + 4 * PIECE * j, ms + 8 * (i + j), values, d_v, start, low, high, scale, cap)
                     weigh(s, vf, d_v, acc + 4 * d_v * i, end - start)
             for i in range(queries):
                 inverse = np.float32(1) / f32_at(ms + 8 * i + 4)

@@ -32,7 +32,7 @@ def resolve(name: str) -> Callable[..., Any]:
 def signature(function: Callable[..., Any]) -> list[tuple[str, str]]:
     """[(field, "i64" | "f32")] of the argument struct."""
     params = list(inspect.signature(function).parameters.values())[2:]
-    return [(p.name, "f32" if p.annotation == "f32" else "i64") for p in params]
+    return [(p.name, "f32" if str(p.annotation) == "f32" else "i64") for p in params]
 
 
 def build(name: str) -> bytes:

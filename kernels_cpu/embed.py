@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from .act import first_row
 from .dense import row_f32
-from .simd import f32_at, i32_at, i64_at, set_f32
+from .simd import f32, f32_at, i32_at, i64_at, set_f32
 
 
 def lookup(name):
     """y (tokens, k) = scale * rows of w (n, k) named by the batch's token ids."""
     row_bytes, decode_row = row_f32(name)
 
-    def embedding(tid, nth, batch, w, k, y, ldy, scratch, ld_scratch, scale: "f32"):  # noqa: F821
+    def embedding(tid, nth, batch, w, k, y, ldy, scratch, ld_scratch, scale: f32):
         m, ids = i64_at(batch), i64_at(batch + 24)
         for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
             out = y + ldy * r

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 
 from .dense import FLOATS, float_dot
-from .simd import atomic_add, f32_at, i32_at, i64_at, inline, prefetch, set_f32
+from .simd import atomic_add, f32_at, i32_at, i64_at, inline, set_f32
 
 
 def _native_matmul(row_bytes, dot):

@@ -143,7 +143,8 @@ def _compile(missing: list[str], level: isa.Level, directory: Path, progress: Pr
             for child in children:
                 if child.poll() is None and done < total:
                     child.kill()
-                child.communicate()
+                if child.stderr and not child.stderr.closed:  # else its error has been read already
+                    child.communicate()
 
 
 def _child(level: isa.Level, directory: Path, names: list[str]) -> subprocess.Popen[str]:

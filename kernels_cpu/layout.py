@@ -18,6 +18,8 @@ BATCH_SLOTS = 10
 PAGE = 32  # tokens in a KV page
 PIECE = 128  # tokens in one piece of the KV axis that decode attention splits over threads
 
+BLOCK = 32  # query tokens of one work item of prompt attention
+
 SLAB = 48  # weight rows decoded at a time by the slab matmul
 
 
@@ -39,3 +41,14 @@ def f32_tile_bytes(k: int, tile: int) -> int:
 def slab_scratch_bytes(k: int, tile: int) -> int:
     """Per-thread scratch of a slab matmul over k: the widest slab (f32 rows plus one row of u8), output tiles."""
     return 4 * SLAB * k + 4 * k + 8 * SLAB * tile + 4096
+
+
+def attention_scratch_bytes(d_k: int, d_v: int, group: int) -> int:
+    """Per-thread scratch of prompt attention: f32 K and V of a piece, scores of four queries, values, max and sum."""
+    queries = BLOCK * group + 4
+    return 4 * (PIECE * (d_k + d_v + 4) + queries * (d_v + 2))
+
+
+def decode_scratch_bytes() -> int:
+    """Per-thread scratch of decode attention: scores of four heads."""
+    return 16 * PIECE

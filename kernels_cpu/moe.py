@@ -10,10 +10,10 @@ import numpy as np
 
 from .act import first_row
 from .attn import exp1
-from .simd import f32_at, i32_at, i64_at, set_f32, set_i32, set_i64
+from .simd import f32, f32_at, i32_at, i64_at, set_f32, set_i32, set_i64
 
 
-def route(tid, nth, count, logits, experts, used, ids, weights, normalise, factor: "f32"):  # noqa: F821
+def route(tid, nth, count, logits, experts, used, ids, weights, normalise, factor: f32):
     """Softmax over logits (rows, experts), the `used` largest -> ids i32 and weights f32 (rows, used).
 
     normalise: weights of a row sum to 1. Ties go to the lower expert. logits are overwritten.
@@ -88,3 +88,12 @@ def combine(tid, nth, count, x, ldx, weights, slot_of, used, y, ldy, n, accumula
             if accumulate:
                 total += f32_at(out)
             set_f32(out, total)
+
+
+def gather(tid, nth, count, source, x, ldx, y, ldy, n):
+    """y (slots, n) = rows of x named by source; zeros for padding."""
+    m = i64_at(count)
+    for s in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
+        row = i32_at(source + 4 * s)
+        for i in range(n):
+            set_f32(y + ldy * s + 4 * i, f32_at(x + ldx * row + 4 * i) if row >= 0 else np.float32(0))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from .act import first_row
-from .simd import f32_at, fma, hsum, i64_at, inline, load, set_f32, splat, store, zeros
+from .simd import f32, f32_at, fma, hsum, i64_at, inline, load, set_f32, splat, store, zeros
 
 _load, _full, _zero = load("f32", 16), splat("f32", 16), zeros("f32", 16)
 
@@ -37,7 +37,7 @@ def total(x, n):
     return out
 
 
-def rmsnorm(tid, nth, count, x, ldx, w, y, ldy, n, groups, add_to, eps: "f32"):  # noqa: F821
+def rmsnorm(tid, nth, count, x, ldx, w, y, ldy, n, groups, add_to, eps: f32):
     """y = x / sqrt(mean(x^2) + eps) * w (Zhang & Sennrich 2019); w 0: no weight; y += if add_to; y may be x."""
     m = i64_at(count)
     for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
@@ -60,7 +60,7 @@ def rmsnorm(tid, nth, count, x, ldx, w, y, ldy, n, groups, add_to, eps: "f32"): 
                 set_f32(b + 4 * i, u)
 
 
-def layernorm(tid, nth, count, x, ldx, w, bias, y, ldy, n, groups, eps: "f32"):  # noqa: F821
+def layernorm(tid, nth, count, x, ldx, w, bias, y, ldy, n, groups, eps: f32):
     """y = (x - mean) / sqrt(var + eps) * w + bias (Ba et al. 2016); bias 0: none; y may be x."""
     m = i64_at(count)
     for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):

@@ -27,6 +27,7 @@ VNNI512 = LEVEL.name == "avx512vnni"
 VNNI256 = VNNI512 or LEVEL.name == "avxvnni"
 AVX2 = X86 and LEVEL.name != "generic"
 
+f32 = types.float32  # annotates the float fields of a kernel's argument struct
 inline = njit(forceinline=True, nogil=True, error_model="numpy")
 
 _I32, _I64, _F32, _F64 = ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType()

@@ -1,0 +1,51 @@
+"""Gemma 1, 2 and 3: scaled embeddings, GELU gates; norms after attention and feed-forward, windows and caps from 2 on."""
+
+from __future__ import annotations
+
+import math
+
+from ..config import Config
+from ..plan import Builder, View, unscaled
+
+# layers in a period of windowed layers with one full layer at its end (0: none)
+ARCHS = {"gemma": 0, "gemma2": 2, "gemma3": 6}
+LARGEST = {"gemma2": 46, "gemma3": 62}  # layers of the 27B models, whose queries are scaled by n_embd / n_head
+
+
+def build(b: Builder, c: Config) -> None:
+    windowed = c.windowed_layers(ARCHS[c.arch])
+    window = c.int("attention.sliding_window", 0)
+    full = local = b.rope_table()
+    if c.arch == "gemma3":
+        local = b.rope_table(base=c.float("rope.freq_base_swa", 10000.0), scaling=unscaled(c))
+    width = c.n_embd // c.n_head if c.n_layer == LARGEST.get(c.arch) else c.d_k
+    caps = c.arch == "gemma2"
+    cap = c.float("attn_logit_softcapping", 50.0) if caps else 0.0
+    x = b.embed(scale=math.sqrt(c.n_embd))
+    for b.layer in range(c.n_layer):
+        p, near = f"blk.{b.layer}.", windowed[b.layer]
+        h = b.rmsnorm(x, p + "attn_norm.weight")
+        q = b.matmul(h, p + "attn_q.weight", c.n_head * c.d_k)
+        k = b.matmul(h, p + "attn_k.weight", c.n_head_kv * c.d_k)
+        v = b.matmul(h, p + "attn_v.weight", c.n_head_kv * c.d_v)
+        if c.arch == "gemma3":
+            b.rmsnorm(q, p + "attn_q_norm.weight", groups=c.n_head, out=q)
+            b.rmsnorm(k, p + "attn_k_norm.weight", groups=c.n_head_kv, out=k)
+        b.rope(q, c.n_head, local if near else full, neox=True)
+        b.rope(k, c.n_head_kv, local if near else full, neox=True)
+        a = b.attention(q, k, v, scale=1 / math.sqrt(width), window=window if near else 0, cap=cap)
+        join(b, c, x, a, p + "attn_output.weight", p + "post_attention_norm.weight")
+        h = b.rmsnorm(x, p + "ffn_norm.weight")
+        gate = b.matmul(h, p + "ffn_gate.weight", c.n_ff())
+        up = b.matmul(h, p + "ffn_up.weight", c.n_ff())
+        join(b, c, x, b.glu(gate, up, "gelu"), p + "ffn_down.weight", p + "post_ffw_norm.weight")
+    b.layer = -1
+    b.head(x, "output_norm.weight", cap=c.float("final_logit_softcapping", 30.0 if caps else 0.0))
+
+
+def join(b: Builder, c: Config, x: View, h: View, weight: str, norm: str) -> None:
+    """x += W h, through a norm from Gemma 2 on."""
+    if c.arch == "gemma":
+        b.residual(x, h, weight)
+    else:
+        b.rmsnorm(b.matmul(h, weight, c.n_embd), norm, out=x, add=True)

@@ -1,0 +1,192 @@
+"""From an open file to logits: plans both phases, loads kernels, owns memory, runs batches of rows."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from . import archs, kv
+from .config import Config
+from .errors import EdgertError
+from .formats.gguf import Gguf
+from .kernels_cpu import isa, jit, layout, team
+from .plan import Builder, Plan, check_all_used
+from .program import Program, Sizes, kernel_names
+from .rope import RopeTable, inverse_frequencies
+
+F32 = npt.NDArray[np.float32]
+Progress = Callable[[str, int, int], None]  # (stage, done, total)
+
+PROMPT_ROWS, DECODE_ROWS = 512, 32
+KV_SHARE = 0.25  # of physical memory, for the default context
+
+
+def make_plan(config: Config, phase: str, precision: str, level: isa.Level, kv_type: str, n_ctx: int) -> Plan:
+    """The operations of one phase. FormatError when the file does not fit its architecture."""
+    build = archs.find(config)
+    builder = Builder(config, phase, precision, level, kv_type, n_ctx)
+    build(builder, config)
+    check_all_used(config.gguf, builder.plan)
+    return builder.plan
+
+
+def default_threads() -> tuple[int, str]:
+    """(count, reason): the least of affinity, CPU quota and physical cores."""
+    affinity = team.usable_cpus()
+    choices = [(affinity, "processors this process may use")]
+    if (quota := _cpu_quota()) is not None:
+        choices.append((max(1, int(quota)), "CPU quota of the control group"))
+    physical = psutil.cpu_count(logical=False)
+    if physical:
+        choices.append((physical, "physical cores"))
+    return min(choices, key=lambda c: c[0])
+
+
+def _cpu_quota() -> float | None:
+    """CPUs' worth of time the control group may use (Linux), or None without a limit."""
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            quota, period = file.read().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        with open("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", encoding="ascii") as file:
+            limit = int(file.read())
+        with open("/sys/fs/cgroup/cpu/cpu.cfs_period_us", encoding="ascii") as file:
+            return limit / int(file.read()) if limit > 0 else None
+    except (OSError, ValueError):
+        return None
+
+
+def default_context(config: Config, plan: Plan, kv_type: str) -> int:
+    """The model's own context, or what fits in a quarter of the machine's memory."""
+    room = int(psutil.virtual_memory().total * KV_SHARE) // max(1, kv.token_bytes(plan.cache, kv_type))
+    return min(config.n_ctx_train, max(512, room // layout.PAGE * layout.PAGE))
+
+
+class Runtime:
+    """A model ready to run. Not thread-safe: one caller at a time."""
+
+    def __init__(self, gguf: Gguf, *, threads: int | None, n_ctx: int | None, precision: str, kv_type: str,
+                 progress: Progress | None) -> None:  # fmt: skip
+        self.gguf, self.config = gguf, Config(gguf)
+        self.precision = precision
+        self.kv_type = "f32" if precision == "exact" else kv_type
+        self.level = isa.choose()
+        self.threads = threads or default_threads()[0]
+        probe = make_plan(self.config, "decode", precision, self.level, kv_type, 512)
+        self.n_ctx = n_ctx or default_context(self.config, probe, self.kv_type)
+        self.plans = {
+            phase: make_plan(self.config, phase, precision, self.level, kv_type, self.n_ctx)
+            for phase in ("prompt", "decode")
+        }
+        names = kernel_names(*self.plans.values()) | {*team.KERNELS, "sample.top"}
+        report = (lambda done, total, _: progress("compile kernels", done, total)) if progress else None
+        self.kernels = jit.load(names, self.level, report)
+        self._team: team.Team | None = team.Team(self.threads, self.kernels)
+        self._allocate()
+
+    def _allocate(self) -> None:
+        prompt, decode = self.plans["prompt"], self.plans["decode"]
+        self.pool = kv.PagePool(prompt.cache, self.kv_type, -(-self.n_ctx // layout.PAGE) + DECODE_ROWS)
+        self._ropes = []
+        bound: dict[tuple[str, int], int] = {}
+        for i, rope in enumerate(prompt.ropes):
+            factors = np.frombuffer(self.gguf.data(rope.factors).tobytes(), np.float32) if rope.factors else None
+            table = RopeTable(self.n_ctx, *inverse_frequencies(rope.n_rot, rope.base, rope.scaling, factors))
+            self._ropes.append(table)
+            bound["rope", i] = table.address
+        for i, address in enumerate(self.pool.addresses):
+            bound["cache", i], bound["page_bytes", i] = address, self.pool.page_bytes[i]
+        tile = self.level.tile
+        sizes = {
+            "prompt": Sizes(min(PROMPT_ROWS, -(-self.n_ctx // tile) * tile), PROMPT_ROWS, tile, self.threads),
+            "decode": Sizes(DECODE_ROWS, DECODE_ROWS, tile, self.threads),
+        }
+        need = max(Program.arena_bytes(self.plans[p], sizes[p]) for p in sizes)
+        self._arena = team.aligned(need, np.uint8)
+        self._batch = Batch(PROMPT_ROWS)
+        self.programs = {
+            p: Program(self.plans[p], sizes[p], self.kernels, self.gguf, self._arena, self._batch.header, bound)
+            for p in sizes
+        }
+        self._sizes = sizes
+
+    def step(self, phase: str, rows: Sequence[tuple[kv.Sequence, Sequence[int]]], want: Sequence[int], out: F32) -> None:
+        """Feed tokens to sequences and get logits.
+
+        rows: (sequence, ids to append) each; together at most the phase's rows. want: which of all rows, in order,
+        need logits; out: f32 (len(want), n_vocab) that receives them.
+        """
+        if self._team is None:
+            raise EdgertError("the model is closed")
+        for sequence, ids in rows:
+            sequence.extend(ids, prompt=phase == "prompt")
+        self._batch.fill(rows, want)
+        longest = max(len(sequence.tokens) for sequence, _ in rows)
+        for rope in self._ropes:
+            rope.fill(longest)
+        self.programs[phase].run(self._team, int(out.ctypes.data), sliced=phase == "prompt" or self.precision == "exact")
+
+    def max_rows(self, phase: str) -> int:
+        return self._sizes[phase].tokens
+
+    def describe(self) -> str:
+        """Both programs, readable."""
+        parts = []
+        for phase, program in self.programs.items():
+            parts += [f"{phase} program, {len(program.plan.ops)} ops, {sum(program.barriers)} barriers"]
+            parts += program.describe()
+        return "\n".join(parts)
+
+    def close(self) -> None:
+        """End the threads and give the memory back. Idempotent."""
+        if self._team is None:
+            return
+        self._team.close()
+        self._team = None
+        del self.programs, self.pool, self._arena, self._batch, self._ropes
+        self.gguf.close()
+        gc.collect()
+
+
+class Batch:
+    """The rows of one run, where the kernels read them (layout.BATCH_*)."""
+
+    def __init__(self, rows: int) -> None:
+        self.header = team.aligned(64)
+        self._i32 = np.zeros((5, rows + 1), np.int32)
+        self._tables = np.zeros(rows, np.int64)
+        ids, positions, seqs, out, starts = (int(a.ctypes.data) for a in self._i32)
+        self.header[layout.BATCH_IDS], self.header[layout.BATCH_POS] = ids, positions
+        self.header[layout.BATCH_SEQ], self.header[layout.BATCH_OUT_ROWS] = seqs, out
+        self.header[layout.BATCH_STARTS] = starts
+        self.header[layout.BATCH_TABLES] = self._tables.ctypes.data
+
+    def fill(self, rows: Sequence[tuple[kv.Sequence, Sequence[int]]], want: Sequence[int]) -> None:
+        """The ids must already be in their sequences."""
+        tokens, positions, seqs, out, starts = self._i32
+        n = 0
+        for s, (sequence, ids) in enumerate(rows):
+            end = len(sequence.tokens)
+            tokens[n : n + len(ids)] = ids
+            positions[n : n + len(ids)] = range(end - len(ids), end)
+            seqs[n : n + len(ids)] = s
+            self._tables[s] = sequence.table.ctypes.data
+            starts[s] = n
+            n += len(ids)
+        starts[len(rows)] = n
+        out[: len(want)] = want
+        self.header[layout.BATCH_TOKENS], self.header[layout.BATCH_SEQS] = n, len(rows)
+        self.header[layout.BATCH_OUT] = len(want)
+
+
+def pid_rss() -> int:
+    """Resident bytes of this process."""
+    return int(psutil.Process(os.getpid()).memory_info().rss)
