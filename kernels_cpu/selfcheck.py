@@ -82,9 +82,8 @@ def _cases():
         cases[f"f32_to_half.{n}"] = ((("f32", n),), simd.f32_to_half)
     for n in (4, 8, 16):
         cases[f"transpose.{n}"] = ((("f32", n * n),), simd.transpose)
-    for n in (8, 16, TILE):
+    for name, n in {"8": 8, "16": 16, "tile": TILE}.items():
         acc, unsigned, signed = ("i32", n), ("u8", 4 * n), ("i8", 4 * n)
-        name = "tile" if n == TILE else str(n)
         cases[f"dot4_u8s8.{name}"] = ((acc, unsigned, signed), simd.dot4_u8s8)
         cases[f"dot4_s8s8.{name}"] = ((acc, signed, signed), simd.dot4_s8s8)
     return cases

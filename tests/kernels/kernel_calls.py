@@ -1,0 +1,42 @@
+"""Calling single kernels from tests, at every instruction-set level of this host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from edgert.kernels_cpu import api, isa, jit
+
+Array = npt.NDArray[Any]
+
+LEVELS = isa.available()
+
+
+def compile_all(names: Iterable[str]) -> None:
+    """Compile kernels for every level together, which takes a fraction of the time of one by one."""
+    for level in LEVELS:
+        jit.load(names, isa.BY_NAME[level])
+
+
+def run(name: str, level: str, threads: int = 1, **fields: Any) -> None:
+    """Run a kernel on arrays and numbers; `threads` calls, one after the other."""
+    api.call(name, isa.BY_NAME[level], threads, **fields)
+
+
+def count(n: int) -> Array:
+    """A row count as kernels read it."""
+    return np.array([n], np.int64)
+
+
+def bits(values: Array) -> Array:
+    """The bits of float32 values, to compare them exactly."""
+    return np.ascontiguousarray(values, np.float32).view(np.uint32)
+
+
+def assert_same_bits(got: Array, expected: Array, **message: Any) -> None:
+    """Equal bit for bit, except that any nan equals any nan."""
+    where = np.isnan(expected)
+    np.testing.assert_array_equal(np.isnan(got), where, **message)
+    np.testing.assert_array_equal(bits(got)[~where], bits(expected)[~where], **message)
