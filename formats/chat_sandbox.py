@@ -7,26 +7,29 @@ that outlives an expression. What one expression can still do is bounded by the 
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, loopcontrols
-from jinja2.filters import FILTERS
+from jinja2.filters import FILTERS, make_attrgetter
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_CHARS = 16 * 2**20  # of the output and of every value, containers counted with all they hold
+_ITEM = 16  # what an item of a container counts for, besides what it holds
 _MAX_BITS = 4096
 _MAX_WIDTH = 1000  # of padding, indentation and the like
 _WIDE_FORMAT = re.compile(r"\*|\d{4}|:[^}]*\{")
 _PADDING = ("center", "ljust", "rjust", "zfill", "expandtabs")
+_LAZY = ("map", "select", "reject", "selectattr", "rejectattr")
 _REMOVED = ("lipsum", "random", "urlize", "pprint", "sum", "slice", "batch", "wordwrap", "xmlattr")
 
 
@@ -38,10 +41,11 @@ class Guard(threading.local):
     def start(self, seconds: float) -> None:
         self.deadline = time.monotonic() + seconds
 
-    def tick(self) -> None:
-        """SecurityError once the time is over."""
+    def tick(self) -> bool:
+        """True; SecurityError once the time is over."""
         if time.monotonic() > self.deadline:
             raise SecurityError("it takes too long")
+        return True
 
     def keep(self, value: Any) -> Any:
         """`value`, if it is small enough to be kept."""
@@ -62,24 +66,27 @@ class Guard(threading.local):
             raise SecurityError("a value gets too large")
         return value
 
+    def each(self, values: Iterable[Any]) -> Iterator[Any]:
+        """`values` one by one, as long as time and size allow."""
+        total = 0
+        for value in values:
+            self.keep(value)
+            total += len(value) if isinstance(value, str) else 1
+            self.fits(total)
+            yield value
+
     def _weigh(self, value: Any) -> int:
         total, stack = 0, [value]
         while stack and total <= MAX_CHARS:
             item = stack.pop()
             if isinstance(item, str):
-                total += len(item) + 1
-            elif isinstance(item, list | tuple):
-                total += len(item) + 1
-                stack.extend(item)
-            elif isinstance(item, dict):
-                total += len(item) + 1
-                stack.extend(item)
-                stack.extend(item.values())
-            if len(stack) > MAX_CHARS:
-                break
-            if not total % 1024:
-                self.tick()
-        return max(total, len(stack))
+                total += len(item)
+            elif isinstance(item, list | tuple | dict):
+                total += (len(item) + 1) * _ITEM
+                if total <= MAX_CHARS:
+                    stack.extend(item)
+                    stack.extend(item.values() if isinstance(item, dict) else ())
+        return total
 
 
 class _Generation(Extension):
@@ -109,12 +116,16 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             tojson=self._tojson, join=self._join, replace=self._replace, center=self._center, indent=self._indent,
             format=self._format,
         )  # fmt: skip
+        for name in _LAZY:
+            self.filters[name] = self._lazy(self.filters[name])
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)
         for node in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
             call = self._guarded("tick", node.lineno)
             node.body.insert(0, nodes.ExprStmt(call).set_lineno(node.lineno))  # type: ignore[attr-defined]
+            if isinstance(node, nodes.For) and node.test is not None:
+                node.test = nodes.And(self._guarded("tick", node.lineno), node.test)
         for assign in tree.find_all(nodes.Assign):
             assign.node = self._guarded("keep", assign.lineno, assign.node)
         for scope in tree.find_all(nodes.With):
@@ -166,7 +177,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         result = super().call_binop(context, operator, left, right)
         return self.guard.keep(result) if isinstance(result, int | str) else result
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         guard, owner = __self.guard, getattr(__obj, "__self__", None)
         if owner is guard:  # put there by _parse
             return __obj(*args)
@@ -176,15 +187,20 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             __self._check_method(owner, __obj.__name__, args)
         return super().call(__context, __obj, *args, **kwargs)
 
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        wrapped = super().wrap_str_format(value)
+        if wrapped is not None:
+            _check_format(str(value.__self__))
+        return wrapped
+
     def _check_method(self, text: str, method: str, args: tuple[Any, ...]) -> None:
         if method in _PADDING and args:
             _check_width(args[0])
+            self.guard.fits(len(text) + text.count("\t") * _MAX_WIDTH if method == "expandtabs" else 0)
         elif method == "replace" and len(args) > 1:
             self._check_replace(text, args[0], args[1])
         elif method == "join" and args and isinstance(args[0], list | tuple | str | dict):
             self.guard.fits(sum(len(a) for a in args[0] if isinstance(a, str)) + len(args[0]) * len(text))
-        elif method in ("format", "format_map"):
-            _check_format(text)
         elif method == "translate":
             raise SecurityError("str.translate is not available")
 
@@ -206,13 +222,16 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
     def _join(self, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
-        items: list[Any] = FILTERS["map"](self._context(), value, attribute=attribute) if attribute else list(value)
-        parts = [str(self.guard.keep(item)) for item in items]
-        self.guard.fits(sum(map(len, parts)) + len(d) * len(parts))
-        return str(d).join(parts)
+        items = value if attribute is None else map(make_attrgetter(self, attribute), value)
+        parts = [str(item) for item in self.guard.each(items)]
+        return self._concat([str(d).join(parts)] if len(parts) * len(d) <= MAX_CHARS else [d] * len(parts))
 
-    def _context(self) -> Context:
-        return self.context_class(self, {}, None, {})
+    def _lazy(self, filter: Callable[..., Iterable[Any]]) -> Callable[..., Iterator[Any]]:
+        @functools.wraps(filter)  # keeps the mark of filters that take the context
+        def wrapper(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            return self.guard.each(filter(*args, **kwargs))
+
+        return wrapper
 
     def _replace(self, s: Any, old: str, new: str, count: int | None = None) -> str:
         text = str(self.guard.keep(s))

@@ -19,11 +19,10 @@ from edgert.formats.metadata import Metadata
 
 if TYPE_CHECKING:
     import jinja2
-
     from edgert.formats.chat_sandbox import ChatEnvironment
     from edgert.formats.tokenizer import Tokenizer
 
-MAX_SOURCE = 2**20  # characters; the longest templates known have 20 thousand
+MAX_SOURCE = 2**17  # characters; the longest templates known have 30 thousand
 _SECONDS = 5.0
 
 
@@ -81,9 +80,8 @@ class ChatTemplate:
         encode it with parse_special, and without add_special when it starts with `bos_token`. TemplateError carries the
         template's own words when it refuses the conversation, else the line and what went wrong there.
         """
-        from jinja2.exceptions import TemplateError as JinjaError
-
         from edgert.formats.chat_sandbox import render, strftime_now
+        from jinja2.exceptions import TemplateError as JinjaError
 
         template = self._tool_template if tools else self._template
         variables: dict[str, Any] = {
@@ -107,7 +105,8 @@ class ChatTemplate:
 
     def _failed(self, template: jinja2.Template, error: BaseException, message: str) -> TemplateError:
         line = _line(template, error.__traceback__)
-        return TemplateError(f"chat template, line {line}: {_one_line(message)}")
+        where = f"chat template, line {line}" if line else "chat template"
+        return TemplateError(f"{where}: {_one_line(message)}")
 
 
 def chat_template_from_metadata(metadata: Mapping[str, Any], tokenizer: Tokenizer) -> ChatTemplate:
@@ -150,7 +149,7 @@ def _compile(source: str) -> jinja2.Template:
 
 
 def _line(template: jinja2.Template, trace: TracebackType | None) -> int:
-    """The template's line in which the innermost of its frames was."""
+    """The template's line in which the innermost of its frames was, 0 if there is none."""
     line, code = 0, template.root_render_func.__code__.co_filename
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == code:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 
 _NEVER = 1 << 62
 _SHORT = 32  # below this many symbols a scan per merge is faster than a heap
@@ -19,7 +20,7 @@ def merge(symbols: list[str], ranks: Mapping[str, int], glue: str) -> list[str]:
 
 def _merge_short(symbols: list[str], ranks: Mapping[str, int], glue: str) -> list[str]:
     get = ranks.get
-    pairs = [get(a + glue + b, _NEVER) for a, b in zip(symbols, symbols[1:], strict=False)]
+    pairs = [get(a + glue + b, _NEVER) for a, b in pairwise(symbols)]
     while pairs and (best := min(pairs)) != _NEVER:
         i = pairs.index(best)
         joined = symbols[i] + symbols.pop(i + 1)
@@ -36,7 +37,7 @@ def _merge_long(symbols: list[str], ranks: Mapping[str, int], glue: str) -> list
     get, n = ranks.get, len(symbols)
     after = list(range(1, n + 1))  # index of the next living symbol, n at the end
     before = list(range(-1, n))  # (n + 1,): one more so that before[n] may be written
-    pairs = [get(a + glue + b) for a, b in zip(symbols, symbols[1:], strict=False)]
+    pairs = [get(a + glue + b) for a, b in pairwise(symbols)]
     pairs.append(None)  # (n,) rank of each symbol with its next one
     heap = [rank << 32 | i for i, rank in enumerate(pairs) if rank is not None]
     heapify(heap)

@@ -217,58 +217,59 @@ _STEPS: dict[str, tuple[Step, ...]] = {
     "minicpm5": (Step(_THREE), Step(_words(_ANY))),
 }
 
-# tokenizer.ggml.pre -> (steps, what else the name implies)
 _CLEAN = {"clean_spaces": True}
 _LLAMA = {"clean_spaces": True, "ignore_merges": True, "add_bos": True}
-_NAMES: dict[str, tuple[str, dict[str, bool]]] = {
-    "default": ("default", _CLEAN),
-    "minicpm5": ("minicpm5", _CLEAN | {"ignore_merges": True}),
-    **dict.fromkeys(
-        "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano".split(), ("llama3", _LLAMA)
-    ),
-    "deepseek-llm": ("deepseek-llm", {}),
-    "deepseek-coder": ("deepseek-coder", {}),
-    **dict.fromkeys("deepseek-v3 hunyuan-dense hy_v4 joyai-llm".split(), ("deepseek-v3", {})),
-    "spark2_5": ("spark2_5", {}),
-    "youtu": ("youtu", {"ignore_merges": True}),
-    "falcon": ("falcon", _CLEAN),
-    **dict.fromkeys("starcoder refact codeshell exaone minerva-7b mellum2".split(), ("starcoder", _CLEAN)),
-    **dict.fromkeys("command-r smollm".split(), ("starcoder", {})),
-    **dict.fromkeys(
+# values of tokenizer.ggml.pre, the steps they mean, and what else they imply
+_TABLE: tuple[tuple[str, str, dict[str, bool]], ...] = (
+    ("default", "default", _CLEAN),
+    ("minicpm5", "minicpm5", _CLEAN | {"ignore_merges": True}),
+    ("llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano", "llama3", _LLAMA),
+    ("deepseek-llm", "deepseek-llm", {}),
+    ("deepseek-coder", "deepseek-coder", {}),
+    ("deepseek-v3 hunyuan-dense hy_v4 joyai-llm", "deepseek-v3", {}),
+    ("spark2_5", "spark2_5", {}),
+    ("youtu", "youtu", {"ignore_merges": True}),
+    ("falcon", "falcon", _CLEAN),
+    ("starcoder refact codeshell exaone minerva-7b mellum2", "starcoder", _CLEAN),
+    ("command-r smollm", "starcoder", {}),
+    (
         "mpt gpt-2 phi-2 jina-es jina-de gigachat jina-v2-es jina-v2-de a.x-4.0 mellum modern-bert olmo jais "
-        "exaone4".split(),
-        ("gpt-2", _CLEAN),
+        "exaone4",
+        "gpt-2",
+        _CLEAN,
     ),
-    **dict.fromkeys("jina-v1-en jina-v2-code roberta-bpe".split(), ("gpt-2", _CLEAN | {"add_sep": True})),
-    **dict.fromkeys("trillion granite-docling".split(), ("gpt-2", {})),
-    "jais-2": ("jais2", _CLEAN),
-    **dict.fromkeys(
-        "gemma4 granite-embed-multi-311m".split(),
-        ("lines", _CLEAN | {"escape_whitespaces": True, "always_bos": True, "whole_newlines": True}),
+    ("jina-v1-en jina-v2-code roberta-bpe", "gpt-2", _CLEAN | {"add_sep": True}),
+    ("trillion granite-docling", "gpt-2", {}),
+    ("jais-2", "jais2", _CLEAN),
+    (
+        "gemma4 granite-embed-multi-311m",
+        "lines",
+        _CLEAN | {"escape_whitespaces": True, "always_bos": True, "whole_newlines": True},
     ),
-    "sarvam-moe": ("lines", {"escape_whitespaces": True}),
-    **dict.fromkeys("qwen2 deepseek-r1-qwen kormo f2llmv2 hunyuan solar-open grok-2".split(), ("qwen2", {})),
-    **dict.fromkeys("stablelm2 megrez".split(), ("qwen2", _CLEAN)),
-    "qwen35": ("qwen35", {}),
-    **dict.fromkeys("dbrx smaug-bpe".split(), ("llama3", _CLEAN)),
-    **dict.fromkeys("glm4 chatglm-bpe".split(), ("llama3", _CLEAN | {"no_default_bos": True})),
-    "poro-chat": ("bloom", {}),
-    **dict.fromkeys("bloom gpt3-finnish".split(), ("bloom", _CLEAN)),
-    "viking": ("viking", {}),
-    "tekken": ("tekken", {"ignore_merges": True, "add_bos": True}),
-    "exaone-moe": ("exaone-moe", _CLEAN),
-    "chameleon": ("chameleon", {"add_bos": True}),
-    **dict.fromkeys("gpt-4o llama4 kanana2 talkie minimax-m2".split(), ("gpt-4o", {})),
-    "granite-embed-multi-97m": ("granite-embed-multi-97m", {"ignore_merges": True}),
-    **dict.fromkeys("tiny_aya cohere2moe".split(), ("tiny_aya", {})),
-    "superbpe": ("superbpe", {}),
-    **dict.fromkeys("bailingmoe bailingmoe2 llada-moe".split(), ("bailingmoe", {})),
-    "seed-coder": ("seed-coder", {}),
-    "kimi-k2": ("kimi-k2", {}),
-    "ufakzeka": ("ufakzeka", {}),
-    "afmoe": ("afmoe", {}),
-    "laguna": ("laguna", {}),
-}
+    ("sarvam-moe", "lines", {"escape_whitespaces": True}),
+    ("qwen2 deepseek-r1-qwen kormo f2llmv2 hunyuan solar-open grok-2", "qwen2", {}),
+    ("stablelm2 megrez", "qwen2", _CLEAN),
+    ("qwen35", "qwen35", {}),
+    ("dbrx smaug-bpe", "llama3", _CLEAN),
+    ("glm4 chatglm-bpe", "llama3", _CLEAN | {"no_default_bos": True}),
+    ("poro-chat", "bloom", {}),
+    ("bloom gpt3-finnish", "bloom", _CLEAN),
+    ("viking", "viking", {}),
+    ("tekken", "tekken", {"ignore_merges": True, "add_bos": True}),
+    ("exaone-moe", "exaone-moe", _CLEAN),
+    ("chameleon", "chameleon", {"add_bos": True}),
+    ("gpt-4o llama4 kanana2 talkie minimax-m2", "gpt-4o", {}),
+    ("granite-embed-multi-97m", "granite-embed-multi-97m", {"ignore_merges": True}),
+    ("tiny_aya cohere2moe", "tiny_aya", {}),
+    ("superbpe", "superbpe", {}),
+    ("bailingmoe bailingmoe2 llada-moe", "bailingmoe", {}),
+    ("seed-coder", "seed-coder", {}),
+    ("kimi-k2", "kimi-k2", {}),
+    ("ufakzeka", "ufakzeka", {}),
+    ("afmoe", "afmoe", {}),
+    ("laguna", "laguna", {}),
+)
+_NAMES = {name: (steps, implied) for names, steps, implied in _TABLE for name in names.split()}
 NAMES = tuple(sorted(_NAMES))
 
 

@@ -21,7 +21,10 @@ P = rf"!-#%-*,-/:;?@\[-\]_{{}}{PUNCTUATION}"
 Y = rf"$+<=>^`|~{SYMBOL}"
 M = MARK
 
-WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+WHITESPACE = (
+    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
 _WIDE_SPACE = re.compile(f"[{WHITESPACE[6:]}]")
 
 _HAN_RANGES = (

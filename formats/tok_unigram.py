@@ -32,7 +32,7 @@ class CharMap:
         return bool(self._nodes)
 
     def longest(self, data: bytes, start: int) -> tuple[bytes, int] | None:
-        """(replacement, number of bytes it replaces) for the longest mapped prefix of data[start:], None without one."""
+        """(replacement, number of bytes it replaces) for the longest mapped prefix of data[start:], None if none is."""
         found = self._walk(data, start)[0]
         if found is None:
             return None
@@ -47,7 +47,7 @@ class CharMap:
         return self._walk(pair, 0) == (None, False)
 
     def _walk(self, data: bytes, start: int) -> tuple[tuple[int, int] | None, bool]:
-        """((offset of the replacement, length) of the longest mapped prefix, whether the walk ran to the data's end)."""
+        """((offset of the replacement, length) of the longest mapped prefix, whether the walk reached the end)."""
         nodes, found = self._nodes, None
         try:
             node = _base(nodes[0])

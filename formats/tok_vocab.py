@@ -19,6 +19,7 @@ UNKNOWN, UNUSED, NORMAL, CONTROL, USER_DEFINED, BYTE, LSTRIP, RSTRIP = (1 << i f
 _ATTR_OF_TYPE = bytes((0, NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE))  # index: tokenizer.ggml.token_type
 
 NO_TOKEN = -1
+_BAR = "\uff5c"  # the wide | in tokens of DeepSeek
 _UNSET = 2**32 - 1  # -1 as the unsigned 32-bit value some converters write
 
 # role -> (metadata keys, the last one present wins; texts that mark a token as having the role)
@@ -32,23 +33,23 @@ _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "eot": (
         ("eot_token_id",),
         ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>",
-         "[EOT]", "<｜end▁of▁sentence｜>", "<end_of_utterance>"),
+         "[EOT]", f"<{_BAR}end▁of▁sentence{_BAR}>", "<end_of_utterance>"),
     ),
     "eom": (("eom_token_id",), ("<|eom_id|>",)),
     "fim_pre": (
         ("fim_pre_token_id", "prefix_token_id"),
-        ("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>",
-         "<|prefix|>"),
+        ("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", f"<{_BAR}fim▁begin{_BAR}>", "<PRE>", "▁<PRE>",
+         "<|code_prefix|>", "<|prefix|>"),
     ),
     "fim_suf": (
         ("fim_suf_token_id", "suffix_token_id"),
-        ("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>",
-         "<|suffix|>"),
+        ("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", f"<{_BAR}fim▁hole{_BAR}>", "<SUF>", "▁<SUF>",
+         "<|code_suffix|>", "<|suffix|>"),
     ),
     "fim_mid": (
         ("fim_mid_token_id", "middle_token_id"),
-        ("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|code_middle|>",
-         "<|middle|>"),
+        ("<|fim_middle|>", "<fim-middle>", "<fim_middle>", f"<{_BAR}fim▁end{_BAR}>", "<MID>", "▁<MID>",
+         "<|code_middle|>", "<|middle|>"),
     ),
     "fim_pad": (("fim_pad_token_id",), ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]")),
     "fim_rep": (
@@ -62,7 +63,7 @@ _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _EOG_TEXTS = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
     "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
-    "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[",
+    "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", f"<{_BAR}end▁of▁sentence{_BAR}>", "[e~[",
 )  # fmt: skip
 # Parts of the gpt-oss message format that are always to be seen in the text.
 _VISIBLE_TEXTS = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")

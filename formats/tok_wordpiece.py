@@ -14,11 +14,11 @@ _CHINESE = (
     (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F),
     (0x2B920, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
 )  # fmt: skip
-_DROP, _SPACE, _ALONE = "\0", " ", "\1"
+_SPACE = " "
 
 
 class _Normal(dict[int, str]):
-    """Translation table that fills itself: text of a character, after _ALONE when it is a word by itself."""
+    """Translation table that fills itself: what becomes of a character, between spaces when it is a word by itself."""
 
     def __init__(self, lowercase: bool, strip_accents: bool) -> None:
         super().__init__()
@@ -34,9 +34,9 @@ class _Normal(dict[int, str]):
         elif char in "\0\ufffd" or (kind[0] == "C" and kind != "Cn") or (self.strip_accents and kind[0] == "M"):
             out = ""
         else:
-            alone = kind[0] == "P" or (char < "\x7f" and kind[0] == "S") or any(a <= ord(char) <= b for a, b in _CHINESE)
+            sign = kind[0] == "P" or (char < "\x7f" and kind[0] == "S")
             out = char.lower()[0] if self.lowercase else char
-            if alone:
+            if sign or any(a <= ord(char) <= b for a, b in _CHINESE):
                 out = f"{_SPACE}{out}{_SPACE}"
         self[cp] = out
         return out
