@@ -78,7 +78,7 @@ class Op:
     fields: dict[str, Value]
     reads: list[Buffer]
     writes: list[Buffer]
-    by_rows: bool  # rows are split over threads as in act.first_row
+    rows: str  # whose rows are split over threads as in act.first_row: "tokens", "out", "slots", or "" for another way
     label: str = ""
     weight_bytes: int = 0
     state: bool = False  # touches the KV cache
@@ -155,8 +155,21 @@ class Builder:
         kind = self._type(info)
         x = self._new("x", n)
         self._scratch(8 * n + 4096)
-        self._op(f"embed.lookup[{kind}]", [], [x.buffer], True, name, batch=Special("batch"), w=Weight(name), k=n, y=x,
-                 ldy=x.ld, scratch=Special("scratch"), ld_scratch=Special("ld_scratch"), scale=scale)
+        self._op(
+            f"embed.lookup[{kind}]",
+            [],
+            [x.buffer],
+            "tokens",
+            name,
+            batch=Special("batch"),
+            w=Weight(name),
+            k=n,
+            y=x,
+            ldy=x.ld,
+            scratch=Special("scratch"),
+            ld_scratch=Special("ld_scratch"),
+            scale=scale,
+        )
         return x
 
     def rmsnorm(self, x: View, name: str, *, groups: int = 1, out: View | None = None, add: bool = False) -> View:
@@ -164,8 +177,23 @@ class Builder:
         n = x.n // groups
         weight = self.vector(name, n)
         y = out or self._new("norm", x.n, x.buffer.rows)
-        self._op("norm.rmsnorm", [x.buffer], [y.buffer], True, name, count=Count(x.buffer.rows), x=x, ldx=x.ld, w=weight,
-                 y=y, ldy=y.ld, n=n, groups=groups, add_to=int(add), eps=self.c.eps)
+        self._op(
+            "norm.rmsnorm",
+            [x.buffer],
+            [y.buffer],
+            x.buffer.rows,
+            name,
+            count=Count(x.buffer.rows),
+            x=x,
+            ldx=x.ld,
+            w=weight,
+            y=y,
+            ldy=y.ld,
+            n=n,
+            groups=groups,
+            add_to=int(add),
+            eps=self.c.eps,
+        )
         return y
 
     def matmul(self, x: View, name: str, n: int, *, add_to: View | None = None, bias: bool = True) -> View:
@@ -175,8 +203,18 @@ class Builder:
         self._matmul(x, name, info, n, y, accumulate=add_to is not None)
         bias_name = name.removesuffix("weight") + "bias"
         if bias and self.has(bias_name):
-            self._op("act.add_bias", [y.buffer], [y.buffer], True, bias_name, count=Count(y.buffer.rows),
-                     bias=self.vector(bias_name, n), y=y, ld=y.ld, n=n)
+            self._op(
+                "act.add_bias",
+                [y.buffer],
+                [y.buffer],
+                y.buffer.rows,
+                bias_name,
+                count=Count(y.buffer.rows),
+                bias=self.vector(bias_name, n),
+                y=y,
+                ld=y.ld,
+                n=n,
+            )
         return y
 
     def _matmul(self, x: View, name: str, info: TensorInfo, n: int, y: View | Special, *, accumulate: bool = False,
@@ -195,7 +233,7 @@ class Builder:
             kernel = f"gemv.dense[{kind}]" if kind in FLOAT_TYPES else f"gemv.decode[{kind}]"
             buffer = source.buffer if isinstance(source, View) else source
             common |= {"x": source, "ldx": buffer.row_bytes, "experts": Special("expert_of") if experts else 0}
-            self._op(kernel, [buffer, *reads[1:]], writes, False, name, info.nbytes, **common)
+            self._op(kernel, [buffer, *reads[1:]], writes, "", name, info.nbytes, **common)
             return
         integer = kind in INTEGER_TYPES and not self.exact
         tiles = self._tiles(x, "q8" if integer else "f32")
@@ -205,15 +243,27 @@ class Builder:
             "experts": experts or 1, "segments": Special("segments") if experts else 0,
         }  # fmt: skip
         kernel = f"gemm.prompt[{kind}]" if integer else f"gemm.exact[{kind}]"
-        self._op(kernel, [tiles, *reads[1:]], writes, False, name, info.nbytes, **common)
+        self._op(kernel, [tiles, *reads[1:]], writes, "", name, info.nbytes, **common)
 
     def rope(self, x: View, heads: int, index: int, *, neox: bool) -> None:
         """Rotate each of `heads` parts of the rows in place by table `index` (see `rope_table`)."""
         rope = self.plan.ropes[index]
         if not rope.n_rot:
             return
-        self._op("rope.neox" if neox else "rope.norm", [x.buffer], [x.buffer], True, "rope", batch=Special("batch"), x=x,
-                 ldx=x.ld, heads=heads, d=x.n // heads, n_rot=rope.n_rot, table=Special("rope", index))
+        self._op(
+            "rope.neox" if neox else "rope.norm",
+            [x.buffer],
+            [x.buffer],
+            "tokens",
+            "rope",
+            batch=Special("batch"),
+            x=x,
+            ldx=x.ld,
+            heads=heads,
+            d=x.n // heads,
+            n_rot=rope.n_rot,
+            table=Special("rope", index),
+        )
 
     def rope_table(self, *, base: float | None = None, scaling: RopeScaling | None = None) -> int:
         """A table of angles from the model's own rope keys, or with another base or scaling; returns its index."""
@@ -240,8 +290,19 @@ class Builder:
             "batch": Special("batch"), "cache": Special("cache", index), "page_bytes": Special("page_bytes", index),
             "d_k": c.d_k, "d_v": c.d_v,
         }  # fmt: skip
-        self._op(f"kv.write[{kv}]", [k.buffer, v.buffer], [], True, "kv", k=k, v=v, ldk=k.ld, ldv=v.ld,
-                 heads=c.n_head_kv, **cache)
+        self._op(
+            f"kv.write[{kv}]",
+            [k.buffer, v.buffer],
+            [],
+            "tokens",
+            "kv",
+            k=k,
+            v=v,
+            ldk=k.ld,
+            ldv=v.ld,
+            heads=c.n_head_kv,
+            **cache,
+        )
         self.plan.ops[-1].state = True
         y = self._new("attn", c.n_head * c.d_v)
         common: dict[str, Value] = {
@@ -253,14 +314,35 @@ class Builder:
             pieces = (window or self.n_ctx) // layout.PIECE + 2
             partial = self._raw("pieces", 4 * pieces * c.n_head * (c.d_v + 2))
             self._scratch(layout.decode_scratch_bytes())
-            self._op(f"attn.decode[{kv}]", [q.buffer], [partial], False, "attention", partial=partial,
-                     ld_partial=partial.row_bytes, **common)
+            self._op(
+                f"attn.decode[{kv}]",
+                [q.buffer],
+                [partial],
+                "",
+                "attention",
+                partial=partial,
+                ld_partial=partial.row_bytes,
+                **common,
+            )
             self.plan.ops[-1].state = True
-            self._op("attn.merge", [partial], [y.buffer], True, "attention", batch=Special("batch"), partial=partial,
-                     ld_partial=partial.row_bytes, heads=c.n_head, d_v=c.d_v, window=window, y=y, ldy=y.ld)
+            self._op(
+                "attn.merge",
+                [partial],
+                [y.buffer],
+                "tokens",
+                "attention",
+                batch=Special("batch"),
+                partial=partial,
+                ld_partial=partial.row_bytes,
+                heads=c.n_head,
+                d_v=c.d_v,
+                window=window,
+                y=y,
+                ldy=y.ld,
+            )
         else:
             self._scratch(layout.attention_scratch_bytes(c.d_k, c.d_v, c.n_head // c.n_head_kv))
-            self._op(f"attn.prompt[{kv}]", [q.buffer], [y.buffer], False, "attention", y=y, ldy=y.ld, **common)
+            self._op(f"attn.prompt[{kv}]", [q.buffer], [y.buffer], "", "attention", y=y, ldy=y.ld, **common)
             self.plan.ops[-1].state = True
         return y
 
@@ -271,14 +353,37 @@ class Builder:
         y = self._new("ffn", gate.n, gate.buffer.rows)
         if gate.ld != up.ld:
             raise AssertionError("gate and up rows differ")
-        self._op(f"act.gated[{unit}]", [gate.buffer, up.buffer], [y.buffer], True, unit, count=Count(gate.buffer.rows),
-                 gate=gate, up=up, ld=gate.ld, y=y, ldy=y.ld, n=gate.n)
+        self._op(
+            f"act.gated[{unit}]",
+            [gate.buffer, up.buffer],
+            [y.buffer],
+            gate.buffer.rows,
+            unit,
+            count=Count(gate.buffer.rows),
+            gate=gate,
+            up=up,
+            ld=gate.ld,
+            y=y,
+            ldy=y.ld,
+            n=gate.n,
+        )
         return y
 
     def add(self, x: View, y: View, scale: float = 1.0) -> None:
         """y += scale * x."""
-        self._op("act.add", [x.buffer, y.buffer], [y.buffer], True, "add", count=Count(y.buffer.rows), x=x, y=y, ld=y.ld,
-                 n=y.n, scale=scale)
+        self._op(
+            "act.add",
+            [x.buffer, y.buffer],
+            [y.buffer],
+            y.buffer.rows,
+            "add",
+            count=Count(y.buffer.rows),
+            x=x,
+            y=y,
+            ld=y.ld,
+            n=y.n,
+            scale=scale,
+        )
         if x.ld != y.ld:
             raise AssertionError("add needs rows of the same stride")
 
@@ -297,8 +402,21 @@ class Builder:
         ids, weights = self._raw("expert_ids", 4 * used), self._raw("expert_weights", 4 * used)
         slot_of = self._raw("slot_of", 4 * used)
         tokens = Count("tokens")
-        self._op("moe.route", [logits.buffer], [ids, weights, logits.buffer], True, "route", count=tokens, logits=logits,
-                 experts=experts, used=used, ids=ids, weights=weights, normalise=int(normalise), factor=scale)
+        self._op(
+            "moe.route",
+            [logits.buffer],
+            [ids, weights, logits.buffer],
+            "tokens",
+            "route",
+            count=tokens,
+            logits=logits,
+            experts=experts,
+            used=used,
+            ids=ids,
+            weights=weights,
+            normalise=int(normalise),
+            factor=scale,
+        )
         tables = self._raw("slot_tables", 0, "slots")
         native = all(
             info.type.name in FLOAT_TYPES or info.type.name in INTEGER_TYPES
@@ -306,13 +424,38 @@ class Builder:
             if name.startswith(p) and "_exps." in name
         )
         slab = self.phase == "prompt" or self.exact or not native
-        self._op("moe.group", [ids], [tables, slot_of], False, "group", count=tokens, ids=ids, used=used,
-                 experts=experts, align=self.level.tile if slab else 1, slots=Count("slots"),
-                 segments=Special("segments"), source=Special("source"), expert_of=Special("expert_of"),
-                 slot_of=slot_of)
+        self._op(
+            "moe.group",
+            [ids],
+            [tables, slot_of],
+            "",
+            "group",
+            count=tokens,
+            ids=ids,
+            used=used,
+            experts=experts,
+            align=self.level.tile if slab else 1,
+            slots=Count("slots"),
+            segments=Special("segments"),
+            source=Special("source"),
+            expert_of=Special("expert_of"),
+            slot_of=slot_of,
+        )
         pairs = self._new("pairs", x.n, "slots")
-        self._op("moe.gather", [x.buffer, tables], [pairs.buffer], True, "gather", count=Count("slots"),
-                 source=Special("source"), x=x, ldx=x.ld, y=pairs, ldy=pairs.ld, n=x.n)
+        self._op(
+            "moe.gather",
+            [x.buffer, tables],
+            [pairs.buffer],
+            "slots",
+            "gather",
+            count=Count("slots"),
+            source=Special("source"),
+            x=x,
+            ldx=x.ld,
+            y=pairs,
+            ldy=pairs.ld,
+            n=x.n,
+        )
         if self.has(p + "ffn_gate_up_exps.weight"):
             both = self._expert(pairs, p + "ffn_gate_up_exps.weight", 2 * n_ff)
             gate, up = both.columns(0, n_ff), both.columns(n_ff, n_ff)
@@ -321,8 +464,23 @@ class Builder:
             up = self._expert(pairs, p + "ffn_up_exps.weight", n_ff)
         down = self._expert(self.glu(gate, up, unit), p + "ffn_down_exps.weight", c.n_embd)
         y = self._new("moe", c.n_embd)
-        self._op("moe.combine", [down.buffer, weights, slot_of], [y.buffer], True, "combine", count=tokens, x=down,
-                 ldx=down.ld, weights=weights, slot_of=slot_of, used=used, y=y, ldy=y.ld, n=c.n_embd, accumulate=0)
+        self._op(
+            "moe.combine",
+            [down.buffer, weights, slot_of],
+            [y.buffer],
+            "tokens",
+            "combine",
+            count=tokens,
+            x=down,
+            ldx=down.ld,
+            weights=weights,
+            slot_of=slot_of,
+            used=used,
+            y=y,
+            ldy=y.ld,
+            n=c.n_embd,
+            accumulate=0,
+        )
         return y
 
     def _expert(self, x: View, name: str, n: int) -> View:
@@ -335,15 +493,35 @@ class Builder:
         """Final norm and logits of the rows that want them: output.weight, or the embeddings when tied."""
         c = self.c
         rows = self._new("out", c.n_embd, "out")
-        self._op("act.gather_rows", [x.buffer], [rows.buffer], True, "rows", batch=Special("batch"), x=x, ldx=x.ld,
-                 y=rows, n=c.n_embd)
+        self._op(
+            "act.gather_rows",
+            [x.buffer],
+            [rows.buffer],
+            "out",
+            "rows",
+            batch=Special("batch"),
+            x=x,
+            ldx=x.ld,
+            y=rows,
+            n=c.n_embd,
+        )
         h = self.rmsnorm(rows, norm)
         name = "output.weight" if self.has("output.weight") else "token_embd.weight"
         info = self.tensor(name, c.n_embd, c.n_vocab)
         self._matmul(h, name, info, c.n_vocab, Special("logits"))
         if scale != 1 or cap:
-            self._op("act.head_scale", [], [], False, "logits", count=Count("out"), batch=Special("batch"), n=c.n_vocab,
-                     factor=scale, cap=cap)
+            self._op(
+                "act.head_scale",
+                [],
+                [],
+                "",
+                "logits",
+                count=Count("out"),
+                batch=Special("batch"),
+                n=c.n_vocab,
+                factor=scale,
+                cap=cap,
+            )
             self.plan.ops[-1].state = self.plan.ops[-2].state = True
 
     # ---- activations in the form a matmul wants ----
@@ -366,7 +544,7 @@ class Builder:
         if form == "q8 rows":
             fields["ld_out"] = row_bytes
         kernel = {"q8 rows": "act.quantise_rows", "q8": "act.quantise_tiles", "f32": "act.pack_tiles"}[form]
-        self._op(kernel, [x.buffer], [y], True, form, **fields)
+        self._op(kernel, [x.buffer], [y], x.buffer.rows, form, **fields)
         y.version = stamp
         self._quantised[key] = y
         return y
@@ -388,11 +566,11 @@ class Builder:
     def _scratch(self, size: int) -> None:
         self.plan.scratch = max(self.plan.scratch, (size + 63) // 64 * 64)
 
-    def _op(self, kernel: str, reads: Sequence[Buffer], writes: Sequence[Buffer], by_rows: bool, label: str,
+    def _op(self, kernel: str, reads: Sequence[Buffer], writes: Sequence[Buffer], rows: str, label: str,
             weight_bytes: int = 0, **fields: Value) -> None:  # fmt: skip
         for buffer in writes:
             buffer.version += 1
-        self.plan.ops.append(Op(kernel, fields, list(reads), list(writes), by_rows, label, weight_bytes,
+        self.plan.ops.append(Op(kernel, fields, list(reads), list(writes), rows, label, weight_bytes,
                                 layer=self.layer))  # fmt: skip
 
 

@@ -74,9 +74,17 @@ def place(plan: Plan, sizes: Sizes) -> tuple[dict[int, tuple[int, int]], int]:
     return places, top
 
 
-def _clash(now: Mapping[int, tuple[bool, str]], before: Mapping[int, tuple[bool, str]]) -> bool:
-    """Whether a thread may touch what another thread touched: unless both split the same rows alike."""
-    return any(key in before and not (split[0] and before[key] == split) for key, split in now.items())
+Split = tuple[str, int, int] | None  # rows of which count, their bytes, tokens a row; None: any thread, any row
+
+
+def _split(op: Op, buffer: Buffer) -> Split:
+    """How an op's threads share a buffer: by the op's own rows, where the buffer has such rows."""
+    return (buffer.rows, buffer.row_bytes, buffer.per) if op.rows == buffer.rows else None
+
+
+def _clash(now: Mapping[int, Split], before: Mapping[int, Split]) -> bool:
+    """Whether a thread may touch what another thread touched: unless both share the same rows out alike."""
+    return any(key in before and (split is None or before[key] != split) for key, split in now.items())
 
 
 def barriers(plan: Plan, places: Mapping[int, tuple[int, int]]) -> list[bool]:
@@ -85,18 +93,18 @@ def barriers(plan: Plan, places: Mapping[int, tuple[int, int]]) -> list[bool]:
     Ops that split the same rows over threads alike need no barrier between them.
     """
     after = [False] * len(plan.ops)
-    written: dict[int, tuple[bool, str]] = {}  # arena offset -> how its rows are split, if in one way
-    read: dict[int, tuple[bool, str]] = {}
+    written: dict[int, Split] = {}  # by arena offset
+    read: dict[int, Split] = {}
     state = False
     for i, op in enumerate(plan.ops):
-        reads = {places[id(b)][0]: (op.by_rows, b.rows) for b in op.reads}
-        writes = {places[id(b)][0]: (op.by_rows, b.rows) for b in op.writes}
+        reads = {places[id(b)][0]: _split(op, b) for b in op.reads}
+        writes = {places[id(b)][0]: _split(op, b) for b in op.writes}
         if _clash(reads, written) or _clash(writes, written) or _clash(writes, read) or (state and op.state):
             after[i - 1] = True
             written, read, state = {}, {}, False
         for seen, new in ((read, reads), (written, writes)):
             for key, split in new.items():
-                seen[key] = split if seen.get(key, split) == split else (False, "")
+                seen[key] = split if seen.get(key, split) == split else None
         state = state or op.state
     if after:
         after[-1] = True
@@ -214,7 +222,9 @@ class Program:
         lines = []
         for i, op in enumerate(self.plan.ops):
             size = f"{op.weight_bytes / 1e6:9.2f} MB" if op.weight_bytes else " " * 12
-            lines.append(f"{i:4d}  {op.kernel:<24} {op.label:<28} {size}  {'barrier' if self.barriers[i] else ''}".rstrip())
+            lines.append(
+                f"{i:4d}  {op.kernel:<24} {op.label:<28} {size}  {'barrier' if self.barriers[i] else ''}".rstrip()
+            )
         return lines
 
 

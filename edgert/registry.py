@@ -6,7 +6,6 @@ Files live in `home()/models`. A file has its final name only once it is whole a
 import difflib
 import json
 import os
-import shutil
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -156,8 +155,7 @@ def target_path(model: str) -> Path:
 
 def installed_path(model: str) -> Path | None:
     """The file of a known or hub name if every part of it is here with the right size (contents are not read)."""
-    paths = [path for _, path in _files(model)]
-    return paths[_first(model)] if all(_is_whole(path) for path in paths) else None
+    return target_path(model) if all(_is_whole(path) for _, path in _files(model)) else None
 
 
 def _files(model: str) -> list[tuple[str, Path]]:
@@ -168,10 +166,6 @@ def _files(model: str) -> list[tuple[str, Path]]:
     from edgert.hub import parse_ref
 
     return [(str(ref), target.parent / ref.file.split("/")[-1]) for ref in parse_ref(model).shards()]
-
-
-def _first(model: str) -> int:
-    return [path for _, path in _files(model)].index(target_path(model))
 
 
 def _is_whole(path: Path) -> bool:
@@ -285,26 +279,15 @@ def verify(model: str | os.PathLike[str], progress: Progress | None = None) -> s
 
 
 def list_models() -> list[Installed]:
-    """Every known model, then every other one that was downloaded from the hub."""
+    """Every known model, then every other one that was downloaded from the hub (by its first file if it has several)."""
     rows = []
     for name, entry in known().items():
         path = installed_path(name)
         size = path.stat().st_size if path else entry.bytes
         rows.append(Installed(name, entry, path, size, name == default_model()))
-    hub_folder = home() / "models" / "hf"
-    for path in sorted(hub_folder.rglob("*.gguf")):
-        if (note := read_note(path)) is not None and _is_whole(path):
-            rows.append(Installed(str(note["source"]), None, path, path.stat().st_size, False))
+    for path in sorted((home() / "models" / "hf").rglob("*.gguf")):
+        source = str((read_note(path) or {}).get("source", ""))
+        if source.startswith("hf:") and _files(source)[0][1] == path and installed_path(source):
+            size = sum(shard.stat().st_size for _, shard in _files(source))
+            rows.append(Installed(source, None, path, size, False))
     return rows
-
-
-def remove(model: str) -> Path:
-    """Delete the downloaded file of a known or hub name and what is left of interrupted downloads of it."""
-    for _, path in _files(model):
-        if not path.exists():
-            raise ModelNotFoundError(f"{model} is not here; nothing to remove")
-        with download.disk_errors(home()):
-            path.unlink()
-            path.with_name(path.name + ".json").unlink(missing_ok=True)
-            shutil.rmtree(_partial_folder(path), ignore_errors=True)
-    return target_path(model)

@@ -118,7 +118,9 @@ class Runtime:
         }
         self._sizes = sizes
 
-    def step(self, phase: str, rows: Sequence[tuple[kv.Sequence, Sequence[int]]], want: Sequence[int], out: F32) -> None:
+    def step(
+        self, phase: str, rows: Sequence[tuple[kv.Sequence, Sequence[int]]], want: Sequence[int], out: F32
+    ) -> None:
         """Feed tokens to sequences and get logits.
 
         rows: (sequence, ids to append) each; together at most the phase's rows. want: which of all rows, in order,
@@ -132,7 +134,9 @@ class Runtime:
         longest = max(len(sequence.tokens) for sequence, _ in rows)
         for rope in self._ropes:
             rope.fill(longest)
-        self.programs[phase].run(self._team, int(out.ctypes.data), sliced=phase == "prompt" or self.precision == "exact")
+        self.programs[phase].run(
+            self._team, int(out.ctypes.data), sliced=phase == "prompt" or self.precision == "exact"
+        )
 
     def max_rows(self, phase: str) -> int:
         return self._sizes[phase].tokens
