@@ -279,7 +279,7 @@ def verify(model: str | os.PathLike[str], progress: Progress | None = None) -> s
 
 
 def list_models() -> list[Installed]:
-    """Every known model, then every other one that was downloaded from the hub (by its first file if it has several)."""
+    """Every known model, then every other one that was downloaded from the hub (by its first shard)."""
     rows = []
     for name, entry in known().items():
         path = installed_path(name)
