@@ -1,0 +1,87 @@
+"""edgert: answers from GGUF language models on the computer in front of you.
+
+    import edgert
+    with edgert.load("smollm2-135m") as model:
+        print(model.generate("The capital of France is", max_tokens=8, temperature=0).text)
+
+Names are imported when first used, so that importing edgert costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import registry
+    from .errors import ContextLengthError, DownloadError, EdgertError, ModelNotFoundError
+    from .formats.errors import FormatError
+    from .generation import Completion, Stream, Timings, Usage
+    from .info import ModelInfo, inspect, memory_bandwidth, system_info, verify
+    from .model import Model
+    from .runtime import Progress
+    from .sampling import Settings
+    from .vocabulary import Vocabulary, load_tokenizer
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "errors": ("ContextLengthError", "DownloadError", "EdgertError", "ModelNotFoundError"),
+    "formats.errors": ("FormatError",),
+    "generation": ("Completion", "Stream", "Timings", "Usage"),
+    "info": ("ModelInfo", "inspect", "memory_bandwidth", "system_info", "verify"),
+    "model": ("Model",),
+    "runtime": ("Progress",),
+    "sampling": ("Settings",),
+    "vocabulary": ("Vocabulary", "load_tokenizer"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Completion", "ContextLengthError", "DownloadError", "EdgertError", "FormatError", "Model", "ModelInfo",
+    "ModelNotFoundError", "Progress", "Settings", "Stream", "Timings", "Usage", "Vocabulary", "inspect", "load",
+    "load_tokenizer", "memory_bandwidth", "registry", "system_info", "verify",
+]  # fmt: skip
+
+
+def load(
+    model: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    n_ctx: int | None = None,
+    precision: str = "fast",
+    kv_type: str = "f16",
+    progress: Progress | None = None,
+) -> Model:
+    """Open a model: a name from `models.toml`, a path, or `hf:owner/repo/file.gguf` (downloaded if need be).
+
+    threads    default: processors this process may use, CPU quota, or physical cores, whichever is least
+    n_ctx      context in tokens; default: the model's own, if its KV cache fits in a quarter of the memory
+    precision  "fast", or "exact": everything in float32
+    kv_type    "f16", "bf16" or "f32"
+    progress   called with (what, done, total) while downloading and compiling
+    """
+    from .errors import EdgertError
+    from .model import Model
+    from .registry import resolve
+
+    if precision not in ("fast", "exact"):
+        raise EdgertError(f"precision {precision!r} is neither 'fast' nor 'exact'")
+    if kv_type not in ("f16", "bf16", "f32"):
+        raise EdgertError(f"kv_type {kv_type!r} is not one of f16, bf16, f32")
+    for name, value in (("threads", threads), ("n_ctx", n_ctx)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise EdgertError(f"{name}: {value!r} is not a positive whole number")
+    path = resolve(model, progress)
+    return Model(path, threads=threads, n_ctx=n_ctx, precision=precision, kv_type=kv_type, progress=progress)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "registry":
+        return importlib.import_module(".registry", __name__)
+    if name in _HOME_OF:
+        value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

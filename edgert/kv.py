@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import EdgertError
-from .kernels_cpu.layout import PAGE
+from .kernels_cpu.layout import PAGE as PAGE
 from .plan import CacheLayer
 
 ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4}

@@ -1,0 +1,148 @@
+"""Facts about the machine and about model files, without running a model."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import kv
+from .config import Config
+from .formats.chat_template import chat_template_from_metadata
+from .formats.gguf import Gguf
+from .formats.tokenizer import Tokenizer, load_tokenizer
+from .kernels_cpu import isa, jit, team
+from .program import Program, Sizes
+from .runtime import DECODE_ROWS, PROMPT_ROWS, default_context, default_threads, make_plan
+
+PROBE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What a file says of itself."""
+
+    path: Path
+    metadata: Any  # Mapping of GGUF keys
+    arch: str
+    n_ctx_train: int
+    file_bytes: int
+    tensors: dict[str, tuple[int, int, int]]  # type -> (tensors, parameters, bytes)
+    kv_bytes_per_token: int  # f16
+    arena_bytes: int
+    default_n_ctx: int
+
+    def memory(self, n_ctx: int) -> int:
+        """Bytes needed at a context: weights, KV cache (f16), activations."""
+        return sum(row[2] for row in self.tensors.values()) + n_ctx * self.kv_bytes_per_token + self.arena_bytes
+
+
+def inspect(path: str | os.PathLike[str]) -> ModelInfo:
+    """Describe a model file without reading its weights. FormatError if it is malformed or not supported."""
+    with Gguf.open(path) as gguf:
+        config = Config(gguf)
+        level, threads = isa.choose(), default_threads()[0]
+        plans = [make_plan(config, phase, "fast", level, "f16", 512) for phase in ("prompt", "decode")]
+        rows = dict(zip(("prompt", "decode"), (PROMPT_ROWS, DECODE_ROWS), strict=True))
+        arena = max(Program.arena_bytes(p, Sizes(rows[p.phase], rows[p.phase], level.tile, threads)) for p in plans)
+        tensors, count = {}, Counter(info.type.name for info in gguf.tensors.values())
+        for kind, n in count.most_common():
+            of_kind = [info for info in gguf.tensors.values() if info.type.name == kind]
+            values = sum(int(np.prod(info.shape, dtype=object)) for info in of_kind)
+            tensors[kind] = (n, values, sum(info.nbytes for info in of_kind))
+        return ModelInfo(
+            Path(path), gguf.metadata, config.arch, config.n_ctx_train, sum(s.stat().st_size for s in gguf.shards),
+            tensors, kv.token_bytes(plans[0].cache, "f16"), arena, default_context(config, plans[0], "f16"),
+        )  # fmt: skip
+
+
+def verify(path: str | os.PathLike[str]) -> None:
+    """Check that a file is whole, well-formed, and a model that edgert can run; no weights are read.
+
+    FormatError says what is wrong.
+    """
+    with Gguf.open(path) as gguf:
+        config = Config(gguf)
+        for phase in ("prompt", "decode"):
+            make_plan(config, phase, "fast", isa.choose(), "f16", 512)
+        tokenizer = load_tokenizer(gguf.metadata)
+        check_vocabulary(gguf, config, tokenizer)
+        chat_template_from_metadata(gguf.metadata, tokenizer).check()
+
+
+def check_vocabulary(gguf: Gguf, config: Config, tokenizer: Tokenizer) -> None:
+    """FormatError if the embedding has rows without a token, or tokens without a row."""
+    if tokenizer.model != "no_vocab" and tokenizer.n_vocab != config.n_vocab:
+        raise gguf.metadata.error(
+            "tokenizer.ggml.tokens",
+            f"{tokenizer.n_vocab} tokens, but token_embd.weight has {config.n_vocab} rows",
+        )
+
+
+def system_info() -> dict[str, Any]:
+    """The machine as edgert sees it: processor, ISA level, threads, kernel cache, memory."""
+    import psutil
+
+    level, forced = isa.choose(), os.environ.get("EDGERT_ISA")
+    threads, why = default_threads()
+    cached = list(jit.cache_dir(level).glob("*.o"))
+    return {
+        "cpu": {
+            "machine": isa.machine(),
+            "name": _cpu_name(),
+            "features": sorted(isa.host_features()),
+        },
+        "isa": {
+            "level": level.name,
+            "why": "set by EDGERT_ISA" if forced else "the highest that processor and system offer",
+            "available": list(isa.available()),
+        },
+        "threads": {"count": threads, "why": f"as many as {why}"},
+        "kernel_cache": {
+            "folder": str(jit.cache_dir(level)),
+            "kernels": len(cached),
+            "bytes": sum(file.stat().st_size for file in cached),
+        },
+        "memory": {
+            "total_gb": psutil.virtual_memory().total / 1e9,
+            "available_gb": psutil.virtual_memory().available / 1e9,
+            "read_gb_per_s": memory_bandwidth(threads) / 1e9,
+        },
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            return next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "")
+    except OSError:
+        return platform.processor()
+
+
+def memory_bandwidth(threads: int) -> float:
+    """Bytes per second that `threads` threads can read, with software prefetch; best of seven passes."""
+    kernels = jit.load({*team.KERNELS, "probe.read"}, isa.choose())
+    data = np.ones(PROBE_BYTES, np.uint8)
+    sums = team.aligned(8 * threads)
+    kernel = kernels["probe.read"]
+    args = np.array([data.ctypes.data, PROBE_BYTES // 64, sums.ctypes.data], np.int64)
+    program = np.array([[kernel.address, args.ctypes.data, 0, 1]], np.int64)
+    crew = team.Team(threads, kernels)
+    try:
+        times = []
+        for _ in range(7):
+            start = time.perf_counter()
+            crew.run(program, 0, 1)
+            times.append(time.perf_counter() - start)
+    finally:
+        crew.close()
+    return PROBE_BYTES / min(times)
+
+
+__all__ = ["ModelInfo", "inspect", "memory_bandwidth", "system_info", "verify"]

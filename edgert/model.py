@@ -1,0 +1,259 @@
+"""The public model: tokens, logits, answers, conversations."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from . import kv
+from .errors import ContextLengthError, EdgertError
+from .formats.chat_template import ChatTemplate, chat_template_from_metadata
+from .formats.gguf import Gguf
+from .formats.tokenizer import Tokenizer, load_tokenizer
+from .generation import Completion, Stream
+from .runtime import Progress, Runtime
+from .sampling import Sampler, Settings
+
+F32 = npt.NDArray[np.float32]
+KEPT = 4  # idle sequences kept for prefix reuse
+
+
+class Model:
+    """A loaded model. Safe to call from several threads: their steps take turns. Use `edgert.load`.
+
+    tokenizer      the file's tokenizer
+    chat_template  the file's chat template, None if it has none (`chat` then uses a usual one)
+    n_vocab, n_ctx, threads, precision
+    """
+
+    def __init__(self, path: Path, *, threads: int | None, n_ctx: int | None, precision: str, kv_type: str,
+                 progress: Progress | None) -> None:  # fmt: skip
+        self.path = path
+        gguf = Gguf.open(path)
+        try:
+            self.tokenizer: Tokenizer = load_tokenizer(gguf.metadata)
+            self._runtime = Runtime(gguf, threads=threads, n_ctx=n_ctx, precision=precision, kv_type=kv_type,
+                                    progress=progress)  # fmt: skip
+            self._fallback = chat_template_from_metadata(gguf.metadata, self.tokenizer)
+        except BaseException:
+            gguf.close()
+            raise
+        self.chat_template: ChatTemplate | None = self._fallback if self._fallback.name == "file" else None
+        self.metadata: Mapping[str, Any] = gguf.metadata
+        self.n_vocab, self.n_ctx = self._runtime.config.n_vocab, self._runtime.n_ctx
+        self.threads, self.precision = self._runtime.threads, precision
+        self._lock = threading.RLock()
+        self._idle: list[kv.Sequence] = []
+        self._closed = False
+
+    # ---- tokens ----
+
+    def tokenize(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """Token ids of text. add_special: with BOS/EOS as the model wants; parse_special: `<|...|>` as special tokens."""
+        return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out."""
+        return self.tokenizer.decode(self._checked(ids))
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token stands for."""
+        return self.tokenizer.token_bytes(self._checked([token])[0])
+
+    def _checked(self, ids: Sequence[int]) -> list[int]:
+        out = [int(i) for i in ids]
+        for i in out:
+            if not 0 <= i < self.n_vocab:
+                raise EdgertError(f"token {i} is not in the vocabulary of {self.n_vocab}")
+        return out
+
+    # ---- logits and answers ----
+
+    def logits(self, ids: Sequence[int], *, chunk: int | None = None, path: str = "prompt") -> F32:
+        """float32 (len(ids), n_vocab): the logits after each token.
+
+        chunk: tokens fed at a time. path: the kernels of "prompt" or of generated tokens ("decode").
+        """
+        if path not in ("prompt", "decode"):
+            raise EdgertError(f"path {path!r} is neither 'prompt' nor 'decode'")
+        tokens = self._checked(ids)
+        if len(tokens) > self.n_ctx:
+            raise ContextLengthError(f"{len(tokens)} tokens do not fit in the context of {self.n_ctx}")
+        out = np.empty((len(tokens), self.n_vocab), np.float32)
+        size = min(chunk or self._runtime.max_rows(path), self._runtime.max_rows(path))
+        with self._lock:
+            self._open()
+            self._make_room(len(tokens))
+            sequence = kv.Sequence(self._runtime.pool, self.n_ctx)
+            try:
+                for start in range(0, len(tokens), size):
+                    part = tokens[start : start + size]
+                    self._runtime.step(path, [(sequence, part)], range(len(part)), out[start : start + len(part)])
+            finally:
+                sequence.truncate(0)
+        return out
+
+    def generate(self, prompt: str | Sequence[int], **settings: Any) -> Completion:
+        """Continue a prompt (text, or token ids) and return the whole answer; see `stream` for the settings."""
+        stream = self.stream(prompt, **settings)
+        try:
+            for _ in stream:
+                pass
+        finally:
+            stream.close()
+        return stream.completion
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        ignore_eos: bool = False,
+        **sampling: Any,
+    ) -> Stream:
+        """Pieces of the answer as they come.
+
+        max_tokens: at most (None: up to the end of the context). stop: strings that end the answer, not shown.
+        ignore_eos: go on after end-of-turn tokens. sampling: fields of `edgert.Settings` (temperature, top_k, seed, ...).
+        ContextLengthError if prompt and max_tokens do not fit in the context.
+        """
+        ids = self.tokenize(prompt) if isinstance(prompt, str) else self._checked(prompt)
+        if not ids:
+            raise EdgertError("the prompt has no tokens")
+        if len(ids) >= self.n_ctx:
+            raise ContextLengthError(
+                f"the prompt has {len(ids)} tokens, the context only {self.n_ctx}; no room to answer"
+            )
+        room = self.n_ctx - len(ids)
+        if max_tokens is not None and (isinstance(max_tokens, bool) or max_tokens < 1):
+            raise EdgertError(f"max_tokens: {max_tokens!r} is not a positive number")
+        if max_tokens is not None and max_tokens > room:
+            raise ContextLengthError(
+                f"{len(ids)} prompt tokens and {max_tokens} new ones do not fit in the context of {self.n_ctx}"
+            )
+        stops = [stop] if isinstance(stop, str) else list(stop)
+        if not all(isinstance(s, str) and s for s in stops):
+            raise EdgertError("stop: every stop string must be text that is not empty")
+        sampler = Sampler(_settings(sampling), self.n_vocab, self._runtime.kernels["sample.top"])
+        return Stream(self, ids, max_tokens or room, sampler, stops, ignore_eos)
+
+    @overload
+    def chat(self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[False] = False, tools: Any = None,
+             template_args: Mapping[str, Any] | None = None, **settings: Any) -> Completion: ...  # fmt: skip
+    @overload
+    def chat(self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[True], tools: Any = None,
+             template_args: Mapping[str, Any] | None = None, **settings: Any) -> Stream: ...  # fmt: skip
+    def chat(self, messages: Sequence[Mapping[str, Any]], *, stream: bool = False, tools: Any = None,
+             template_args: Mapping[str, Any] | None = None, **settings: Any) -> Completion | Stream:  # fmt: skip
+        """Answer a conversation of {"role": ..., "content": ...} messages; settings as for `stream`."""
+        template = self.chat_template or self._fallback
+        text = template.render(messages, tools=tools, **(template_args or {}))
+        starts = bool(template.bos_token) and text.startswith(template.bos_token)
+        ids = self.tokenizer.encode(text, add_special=not starts, parse_special=True)
+        return self.stream(ids, **settings) if stream else self.generate(ids, **settings)
+
+    # ---- steps, for Stream ----
+
+    @contextmanager
+    def lease(self, prompt: Sequence[int]) -> Iterator[kv.Sequence]:
+        """A sequence that holds as much of the prompt as is still cached (never all of it).
+
+        It is kept for reuse after a good end and dropped after an interruption.
+        """
+        with self._lock:
+            self._open()
+            best = max(self._idle, key=lambda s: s.common(prompt), default=None)
+            if best is not None and (n := min(best.common(prompt), len(prompt) - 1)) > 0:
+                self._idle.remove(best)
+                best.truncate(n)
+            else:
+                best = kv.Sequence(self._runtime.pool, self.n_ctx)
+        try:
+            yield best
+        except GeneratorExit:
+            self._keep(best)
+            raise
+        except BaseException:
+            with self._lock:
+                best.truncate(0)
+            raise
+        self._keep(best)
+
+    def _keep(self, sequence: kv.Sequence) -> None:
+        with self._lock:
+            sequence.truncate(sequence.n_prompt)
+            self._idle.append(sequence)
+            while len(self._idle) > KEPT:
+                self._idle.pop(0).truncate(0)
+
+    def feed_prompt(self, sequence: kv.Sequence, ids: Sequence[int], logits: F32) -> None:
+        """Run prompt tokens; logits (1, n_vocab) after the last."""
+        size = self._runtime.max_rows("prompt")
+        for start in range(0, len(ids), size):
+            part = ids[start : start + size]
+            last = start + len(part) == len(ids)
+            with self._lock:
+                self._open()
+                self._make_room(len(part))
+                self._runtime.step("prompt", [(sequence, part)], [len(part) - 1] if last else [], logits)
+
+    def feed_token(self, sequence: kv.Sequence, token: int, logits: F32) -> None:
+        """Run one generated token; logits (1, n_vocab) after it."""
+        with self._lock:
+            self._open()
+            self._make_room(1)
+            self._runtime.step("decode", [(sequence, [token])], [0], logits)
+
+    def _make_room(self, n: int) -> None:
+        """Drop idle sequences until n more tokens have pages."""
+        while self._idle and self._runtime.pool.free < -(-n // kv.PAGE) + 1:
+            self._idle.pop(0).truncate(0)
+
+    # ---- the rest ----
+
+    def bytes_per_token(self, depth: int = 0) -> int:
+        """Bytes of weights and KV cache that generating one token reads at a context of `depth` tokens."""
+        plan = self._runtime.plans["decode"]
+        weights = sum(op.weight_bytes for op in plan.ops)
+        if plan.experts:
+            shared = sum(op.weight_bytes for op in plan.ops if "_exps." not in op.label)
+            weights = shared + (weights - shared) * plan.experts_used // plan.experts
+        return weights + depth * kv.token_bytes(plan.cache, self._runtime.kv_type)
+
+    def describe_plan(self) -> str:
+        """The programs that this model runs, an operation a line."""
+        return self._runtime.describe()
+
+    def _open(self) -> None:
+        if self._closed:
+            raise EdgertError("the model is closed")
+
+    def close(self) -> None:
+        """End the threads and give the memory back. Idempotent."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._idle.clear()
+                self._runtime.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def _settings(given: Mapping[str, Any]) -> Settings:
+    try:
+        return Settings(**{k: v for k, v in given.items() if v is not None})
+    except TypeError:
+        unknown = sorted(set(given) - set(Settings.__dataclass_fields__))
+        raise EdgertError(f"unknown settings: {', '.join(unknown)}") from None
