@@ -163,7 +163,7 @@ def test_context_length(model: edgert.Model) -> None:
 def test_bad_tokens(model: edgert.Model) -> None:
     """An id that the vocabulary does not have is named, and nothing reads beyond the embedding."""
     for bad in (-1, 49152):
-        with pytest.raises(ValueError, match=str(bad)):
+        with pytest.raises(edgert.EdgertError, match=str(bad)):
             model.logits([1, bad])
 
 
