@@ -121,13 +121,14 @@ def decode(kind):
             h_kv, index = (item - done) // pieces, (item - done) % pieces
             start = PIECE * (first_piece + index)
             end = min(start + PIECE, position + 1)
+            seen = max(start, low // PAGE * PAGE)  # earlier pages may be gone
             for h in range(h_kv * group, (h_kv + 1) * group, 4):
                 last = (h_kv + 1) * group - 1
                 q0 = q + ldq * row + 4 * d_k * h
                 q1 = q + ldq * row + 4 * d_k * min(h + 1, last)
                 q2 = q + ldq * row + 4 * d_k * min(h + 2, last)
                 q3 = q + ldq * row + 4 * d_k * min(h + 3, last)
-                for t in range(start, end, PAGE):
+                for t in range(seen, end, PAGE):
                     kp = cache + page_bytes * page_of(batch, row, t) + size * PAGE * (d_k + d_v) * h_kv
                     scores_page(kp, q0, q1, q2, q3, d_k, s + 4 * (t - start))
                 count = min(4, last + 1 - h)
@@ -138,11 +139,11 @@ def decode(kind):
                     set_f32(out + 4 * (d_v + 2) * j + 4, total)
                 for c in range(0, d_v, 16):
                     a0, a1, a2, a3 = _zero16(), _zero16(), _zero16(), _zero16()
-                    for t in range(start, end, PAGE):
+                    for t in range(seen, end, PAGE):
                         page = cache + page_bytes * page_of(batch, row, t)
                         vp = page + size * (PAGE * (d_k + d_v) * h_kv + PAGE * d_k + c)
                         p = s + 4 * (t - start)
-                        for i in range(min(PAGE, end - t)):
+                        for i in range(max(0, low - t), min(PAGE, end - t)):
                             v = widen(load16(vp + size * d_v * i))
                             a0 = fma(v, _full16(f32_at(p + 4 * i)), a0)
                             a1 = fma(v, _full16(f32_at(p + 4 * PIECE + 4 * i)), a1)
@@ -197,8 +198,8 @@ def prompt(kind):
     load32, load16 = load(element, 32), load(element, 16)
 
     @inline
-    def widen_piece(batch, row, cache, page_bytes, head_bytes, d_k, d_v, start, end, kf, vf):
-        for t in range(start, end, PAGE):
+    def widen_piece(batch, row, cache, page_bytes, head_bytes, d_k, d_v, start, low, end, kf, vf):
+        for t in range(max(start, low // PAGE * PAGE), end, PAGE):
             kp = cache + page_bytes * page_of(batch, row, t) + head_bytes
             for i in range(d_k):
                 store(kf + 4 * (PIECE * i + t - start), widen(load32(kp + size * PAGE * i)))
@@ -206,9 +207,6 @@ def prompt(kind):
             for i in range(min(PAGE, end - t)):
                 for c in range(0, d_v, 16):
                     store(vf + 4 * (d_v * (t - start + i) + c), widen(load16(vp + size * (d_v * i + c))))
-        for t in range(end - start, PIECE):  # past the end: weight 0, which must not meet a stale nan
-            for c in range(0, d_v, 16):
-                store(vf + 4 * (d_v * t + c), _zero16())
 
     @inline
     def scores(q0, q1, q2, q3, d, kf, s):
@@ -285,14 +283,19 @@ def prompt(kind):
             for i in range(0, (queries + 3) // 4 * 4 * d_v, 16):
                 store(acc + 4 * i, _zero16())
             p0, p1 = i32_at(positions + 4 * first), i32_at(positions + 4 * (first + rows - 1))
-            begin = max(0, p0 - window + 1) // PIECE * PIECE if window else 0
-            for start in range(begin, p1 + 1, PIECE):
+            oldest = max(0, p0 - window + 1) if window else 0
+            for start in range(oldest // PIECE * PIECE, p1 + 1, PIECE):
                 end = min(start + PIECE, p1 + 1)
                 head_bytes = size * PAGE * (d_k + d_v) * h_kv
-                widen_piece(batch, first, cache, page_bytes, head_bytes, d_k, d_v, start, end, kf, vf)
+                widen_piece(batch, first, cache, page_bytes, head_bytes, d_k, d_v, start, oldest, end, kf, vf)
                 for i in range(0, queries, 4):
                     # Query i is row i // group, head i % group; a short last four repeats its last query.
                     i1, i2, i3 = min(i + 1, queries - 1), min(i + 2, queries - 1), min(i + 3, queries - 1)
+                    # The keys that at least one of the four sees; others may never have been written.
+                    low = max(start, i32_at(positions + 4 * (first + i // group)) - window + 1) if window else start
+                    high = min(end, i32_at(positions + 4 * (first + i3 // group)) + 1)
+                    if low >= high:
+                        continue
                     base = q + ldq * first + 4 * d_k * group * h_kv
                     scores(
                         base + ldq * (i // group) + 4 * d_k * (i % group),
@@ -302,11 +305,12 @@ def prompt(kind):
                         d_k, kf, s,
                     )
                     for j in range(min(4, queries - i)):
-                        high = i32_at(positions + 4 * (first + (i + j) // group))
-                        low = max(0, high - window + 1) if window else 0
+                        last = i32_at(positions + 4 * (first + (i + j) // group))
+                        since = max(0, last - window + 1) if window else 0
                         values = acc + 4 * d_v * (i + j)
-                        rescale(s + 4 * PIECE * j, ms + 8 * (i + j), values, d_v, start, low, high, scale, cap)
-                    weigh(s, vf, d_v, acc + 4 * d_v * i, end - start)
+                        rescale(s + 4 * PIECE * j, ms + 8 * (i + j), values, d_v, start, since, last, scale, cap)
+                    skip = low - start
+                    weigh(s + 4 * skip, vf + 4 * d_v * skip, d_v, acc + 4 * d_v * i, high - low)
             for i in range(queries):
                 inverse = np.float32(1) / f32_at(ms + 8 * i + 4)
                 out = y + ldy * (first + i // group) + 4 * d_v * (h_kv * group + i % group)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from edgert.kernels_cpu import api, isa, jit
+from edgert.kernels_cpu import api, isa, jit, layout
 
 Array = npt.NDArray[Any]
 
@@ -40,3 +42,34 @@ def assert_same_bits(got: Array, expected: Array, **message: Any) -> None:
     where = np.isnan(expected)
     np.testing.assert_array_equal(np.isnan(got), where, **message)
     np.testing.assert_array_equal(bits(got)[~where], bits(expected)[~where], **message)
+
+
+def run_together(name: str, level: str, threads: int, **fields: Any) -> None:
+    """Run a kernel on real threads that start at once and share the cursor, as the thread team does."""
+    kernel = jit.load([name], isa.BY_NAME[level])[name]
+    args = api.pack(kernel, {k: v.ctypes.data if isinstance(v, np.ndarray) else v for k, v in fields.items()})
+    entry = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(kernel.address)
+    start = threading.Barrier(threads)
+
+    def work(tid: int) -> None:
+        start.wait()
+        entry(args.ctypes.data, tid, threads)
+
+    team = [threading.Thread(target=work, args=(tid,)) for tid in range(threads)]
+    for thread in team:
+        thread.start()
+    for thread in team:
+        thread.join()
+
+
+def batch(**slots: Array | int) -> tuple[Array, list[Array]]:
+    """The batch header with these slots (layout.BATCH_...), and the arrays it points at, to be kept alive."""
+    header, kept = np.zeros(layout.BATCH_SLOTS, np.int64), []
+    for name, value in slots.items():
+        at = getattr(layout, f"BATCH_{name}")
+        if isinstance(value, np.ndarray):
+            kept.append(value)
+            header[at] = value.ctypes.data
+        else:
+            header[at] = value
+    return header, kept

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from edgert.kernels_cpu import isa, layout
-from kernel_calls import LEVELS, Array, compile_all, count, run
+from kernel_calls import LEVELS, Array, batch, compile_all, count, run
 
 UNITS = ("silu", "gelu", "relu2")
 KERNELS = [
@@ -43,19 +43,6 @@ def rows(m: int, n: int, seed: int, scale: float = 1.0) -> Array:
 def assert_gap(x: Array) -> None:
     assert x.base is not None
     assert (x.base[:, x.shape[1] :] == GAP).all()
-
-
-def batch(**slots: Array | int) -> tuple[Array, list[Array]]:
-    """The batch header with these slots, and the arrays it points at."""
-    header, kept = np.zeros(16, np.int64), []
-    for name, value in slots.items():
-        at = getattr(layout, f"BATCH_{name}")
-        if isinstance(value, np.ndarray):
-            kept.append(value)
-            header[at] = value.ctypes.data
-        else:
-            header[at] = value
-    return header, kept
 
 
 @pytest.mark.parametrize("n", SIZES)

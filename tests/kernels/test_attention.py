@@ -1,0 +1,220 @@
+"""Attention over the paged cache against softmax(q k^T) v in float64, at every level.
+
+The pages of several sequences lie shuffled in one cache; every slot that no token has written, every page from before
+a window, and all scratch hold nan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from edgert.kernels_cpu import layout
+from edgert.kernels_cpu.team import aligned
+from kernel_calls import LEVELS, Array, batch, compile_all, run, run_together
+
+KINDS = ("f32", "f16", "bf16")
+# (tokens already in the cache, new tokens) of each sequence.
+SEQUENCES = [(0, 1), (0, 40), (70, 33), (0, 129), (31, 1), (250, 6), (127, 2)]
+
+
+@dataclass(frozen=True)
+class Case:
+    kind: str
+    kv_heads: int
+    group: int
+    d_k: int
+    d_v: int
+    window: int
+    cap: float
+
+
+CASES = [
+    Case("f32", kv_heads=3, group=1, d_k=32, d_v=32, window=0, cap=0),
+    Case("f16", kv_heads=2, group=3, d_k=24, d_v=16, window=50, cap=0),
+    Case("bf16", kv_heads=2, group=4, d_k=16, d_v=48, window=0, cap=2.5),
+    Case("f16", kv_heads=1, group=8, d_k=64, d_v=64, window=130, cap=1.5),
+    Case("f32", kv_heads=1, group=5, d_k=17, d_v=16, window=1, cap=0),
+    Case("bf16", kv_heads=2, group=1, d_k=16, d_v=16, window=33, cap=0),
+]
+
+pytestmark = [
+    pytest.mark.parametrize("level", LEVELS),
+    pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.kind}-{c.group}-{c.window}-{c.cap}"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    compile_all([f"{k}[{kind}]" for k in ("attn.decode", "attn.prompt", "kv.write") for kind in KINDS])
+    compile_all(["attn.merge"])
+
+
+def rounded(x: Array, kind: str) -> Array:
+    """What the cache keeps of float32 values, as float64."""
+    if kind == "f16":
+        return x.astype(np.float16).astype(np.float64)
+    if kind == "bf16":
+        u = x.view(np.uint32)
+        return ((u + 0x7FFF + (u >> np.uint32(16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
+    return x.astype(np.float64)
+
+
+class Cache:
+    """Sequences of keys and values in shuffled pages, and the kernels on them."""
+
+    def __init__(self, case: Case, level: str, seed: int = 1) -> None:
+        self.case, self.level = case, level
+        rng = np.random.default_rng(seed)
+        lengths = [past + new for past, new in SEQUENCES]
+        size = 4 if case.kind == "f32" else 2
+        self.page_bytes = size * layout.PAGE * (case.d_k + case.d_v) * case.kv_heads
+        needed = [-(-n // layout.PAGE) for n in lengths]
+        self.pages = np.full((sum(needed) + 2, self.page_bytes), 0xFF, np.uint8)  # all bits set is nan in every kind
+        numbers = rng.permutation(sum(needed)).astype(np.int32) + 1
+        self.tables = np.split(numbers, np.cumsum(needed)[:-1])
+        heads = case.kv_heads
+        self.k = [rng.standard_normal((n, heads * case.d_k)).astype(np.float32) for n in lengths]
+        self.v = [rng.standard_normal((n, heads * case.d_v)).astype(np.float32) for n in lengths]
+        self.q = [rng.standard_normal((n, heads * case.group * case.d_k)).astype(np.float32) for n in lengths]
+
+    def header(self, ranges: list[tuple[int, int, int]]) -> tuple[Array, list[Array]]:
+        """A batch of (sequence, first position, end)."""
+        rows = [(i, p) for i, (_, first, end) in enumerate(ranges) for p in range(first, end)]
+        starts = np.cumsum([0] + [end - first for _, first, end in ranges]).astype(np.int32)
+        tables = np.array([self.tables[seq].ctypes.data for seq, _, _ in ranges])
+        seqs, positions = np.array(rows, np.int32).T.copy()
+        return batch(
+            TOKENS=len(rows), SEQS=len(ranges), POS=positions, SEQ=seqs, TABLES=tables, STARTS=starts
+        )  # fmt: skip
+
+    def rows(self, values: list[Array], ranges: list[tuple[int, int, int]]) -> Array:
+        return np.concatenate([values[seq][first:end] for seq, first, end in ranges])
+
+    def write(self, ranges: list[tuple[int, int, int]]) -> None:
+        header, _kept = self.header(ranges)
+        k, v = self.rows(self.k, ranges), self.rows(self.v, ranges)
+        run(f"kv.write[{self.case.kind}]", self.level, 3, batch=header, k=k, v=v, ldk=k.strides[0], ldv=v.strides[0],
+            cache=self.pages, page_bytes=self.page_bytes, heads=self.case.kv_heads, d_k=self.case.d_k,
+            d_v=self.case.d_v)  # fmt: skip
+
+    def forget(self, ranges: list[tuple[int, int, int]]) -> None:
+        """Give up the pages that lie before the windows of all queries: their numbers now lead to page 0, all nan."""
+        for seq, first, _ in ranges if self.case.window else []:
+            self.tables[seq][: max(0, first - self.case.window + 1) // layout.PAGE] = 0
+
+    def attend(self, path: str, ranges: list[tuple[int, int, int]], threads: int = 1) -> Array:
+        """Outputs (rows, heads * d_v) by the decode or the prompt kernels."""
+        case, (header, _kept) = self.case, self.header(ranges)
+        q = self.rows(self.q, ranges)
+        heads = case.kv_heads * case.group
+        y = np.full((len(q), heads * case.d_v), np.nan, np.float32)
+        ld_scratch = max(layout.attention_scratch_bytes(case.d_k, case.d_v, case.group), layout.decode_scratch_bytes())
+        scratch, cursor = aligned(threads * ld_scratch, np.uint8), aligned(1)
+        scratch[:] = 0xFF
+        common = {
+            "batch": header, "q": q, "ldq": q.strides[0], "cache": self.pages, "page_bytes": self.page_bytes,
+            "heads": heads, "kv_heads": case.kv_heads, "d_k": case.d_k, "d_v": case.d_v, "window": case.window,
+            "scratch": scratch, "ld_scratch": ld_scratch, "cursor": cursor, "scale": case.d_k**-0.5, "cap": case.cap,
+        }  # fmt: skip
+        if path == "prompt":
+            run_together(f"attn.prompt[{case.kind}]", self.level, threads, y=y, ldy=y.strides[0], **common)
+            return y
+        pieces = max(len(table) for table in self.tables) * layout.PAGE // layout.PIECE + 2
+        partial = np.full((len(q), pieces, heads, case.d_v + 2), np.nan, np.float32)
+        split = {"partial": partial, "ld_partial": partial.strides[0]}
+        run_together(f"attn.decode[{case.kind}]", self.level, threads, **common, **split)
+        run("attn.merge", self.level, threads, batch=header, heads=heads, d_v=case.d_v, window=case.window, y=y,
+            ldy=y.strides[0], **split)  # fmt: skip
+        return y
+
+    def reference(self, seq: int, position: int) -> Array:
+        """One row in float64: (heads * d_v,)."""
+        case = self.case
+        low = max(0, position - case.window + 1) if case.window else 0
+        span = slice(low, position + 1)
+        k = rounded(self.k[seq], case.kind)[span].reshape(-1, case.kv_heads, case.d_k)
+        v = rounded(self.v[seq], case.kind)[span].reshape(-1, case.kv_heads, case.d_v)
+        q = self.q[seq][position].astype(np.float64).reshape(case.kv_heads, case.group, case.d_k)
+        scores = np.einsum("hgd,thd->hgt", q, k) * case.d_k**-0.5
+        if case.cap:
+            scores = case.cap * np.tanh(scores / case.cap)
+        weights = np.exp(scores - scores.max(axis=2, keepdims=True))
+        weights /= weights.sum(axis=2, keepdims=True)
+        result: Array = np.einsum("hgt,thd->hgd", weights, v).reshape(-1)
+        return result
+
+
+NEW = [(i, past, past + new) for i, (past, new) in enumerate(SEQUENCES)]
+OLD = [(i, 0, past) for i, (past, _) in enumerate(SEQUENCES) if past]
+
+
+@pytest.mark.parametrize("path", ["decode", "prompt"])
+def test_against_float64(level: str, case: Case, path: str) -> None:
+    """Seven sequences of different lengths in one batch."""
+    cache = Cache(case, level)
+    cache.write(OLD)
+    cache.write(NEW)
+    cache.forget(NEW)
+    y = cache.attend(path, NEW)
+    expected = np.stack([cache.reference(seq, p) for seq, first, end in NEW for p in range(first, end)])
+    np.testing.assert_allclose(y, expected, rtol=0, atol=4e-6)
+
+
+@pytest.mark.parametrize("path", ["decode", "prompt"])
+def test_threads_change_no_bit(level: str, case: Case, path: str) -> None:
+    cache = Cache(case, level)
+    cache.write(OLD)
+    cache.write(NEW)
+    alone = cache.attend(path, NEW)
+    for threads in (2, 5):
+        np.testing.assert_array_equal(cache.attend(path, NEW, threads), alone)
+
+
+@pytest.mark.parametrize("path", ["decode", "prompt"])
+def test_neighbours_and_chunks_change_no_bit(level: str, case: Case, path: str) -> None:
+    """A sequence alone, in chunks of any size, each attended to before the next is written, as in one large batch."""
+    cache = Cache(case, level)
+    cache.write(OLD)
+    cache.write(NEW)
+    together = cache.attend(path, NEW)
+    row = 0
+    for seq, first, end in NEW:
+        expected = together[row : row + end - first]
+        row += end - first
+        for chunk in (1, 7, 32, 50):
+            fresh = Cache(case, level)
+            fresh.write([(seq, 0, first)] if first else NEW[:1])
+            parts = []
+            for start in range(first, end, chunk):
+                piece = [(seq, start, min(start + chunk, end))]
+                fresh.write(piece)
+                fresh.forget(piece)
+                parts.append(fresh.attend(path, piece))
+            np.testing.assert_array_equal(np.concatenate(parts), expected, err_msg=f"chunks of {chunk}")
+
+
+def test_decode_agrees_with_prompt(level: str, case: Case) -> None:
+    cache = Cache(case, level)
+    cache.write(OLD)
+    cache.write(NEW)
+    np.testing.assert_allclose(cache.attend("decode", NEW), cache.attend("prompt", NEW), rtol=0, atol=3e-6)
+
+
+def test_writing_touches_only_its_slots(level: str, case: Case) -> None:
+    """A page holds K as (heads: d_k, PAGE) and V as (PAGE, d_v) per head; the other tokens' slots stay nan."""
+    cache = Cache(case, level)
+    seq, first, end = 2, 70, 99
+    cache.write([(seq, first, end)])
+    kind = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}[case.kind]
+    values = cache.pages.view(kind)
+    wide = (values.astype(np.uint32) << np.uint32(16)).view(np.float32) if case.kind == "bf16" else values
+    halves = wide.astype(np.float64).reshape(len(wide), case.kv_heads, layout.PAGE * (case.d_k + case.d_v))
+    k = halves[..., : layout.PAGE * case.d_k].reshape(len(wide), case.kv_heads, case.d_k, layout.PAGE)
+    v = halves[..., layout.PAGE * case.d_k :].reshape(len(wide), case.kv_heads, layout.PAGE, case.d_v)
+    for p in range(first, end):
+        page, slot = cache.tables[seq][p // layout.PAGE], p % layout.PAGE
+        np.testing.assert_array_equal(k[page, :, :, slot].reshape(-1), rounded(cache.k[seq], case.kind)[p])
+        np.testing.assert_array_equal(v[page, :, slot].reshape(-1), rounded(cache.v[seq], case.kind)[p])
+    assert np.isnan(wide).sum() == wide.size - (end - first) * case.kv_heads * (case.d_k + case.d_v)
