@@ -88,9 +88,9 @@ class Repl:
                 self._note("(stopped)")
             else:
                 self._say("\n")
-                self.last_answer = stream.completion
-                if self.last_answer.finish_reason == "length":
+                if stream.completion.finish_reason == "length":
                     self._note("(cut off: max-tokens or the context is used up; see /stats)")
+            self.last_answer = stream.completion
         finally:
             if pieces:
                 self.messages.append({"role": "assistant", "content": "".join(pieces)})

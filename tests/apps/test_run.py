@@ -28,7 +28,7 @@ def ask(run: Run, smollm2_path: Path) -> Run:
 def test_answer(ask: Run) -> None:
     """The chat template is applied, and the answer alone is on standard output."""
     done = ask("-p", QUESTION, "-n", "12")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
     assert "Paris" in done.stdout
     assert done.stdout.endswith("\n")
 
@@ -72,8 +72,8 @@ def test_prompt_that_does_not_fit(ask: Run) -> None:
     text = (DATA / "text" / "eval.txt").read_text(encoding="utf-8")[:3000]
     done = ask("-p", "-", "--ctx", "128", stdin=text)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.count("\n") == 1
-    assert "128" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "128" in done.stderr.splitlines()[-1]
 
 
 def test_reader_that_has_enough(edgert_command: str, smollm2_path: Path) -> None:
