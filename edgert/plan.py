@@ -235,14 +235,16 @@ class Builder:
             common |= {"x": source, "ldx": buffer.row_bytes, "experts": Special("expert_of") if experts else 0}
             self._op(kernel, [buffer, *reads[1:]], writes, "", name, info.nbytes, **common)
             return
-        integer = kind in INTEGER_TYPES and not self.exact
-        tiles = self._tiles(x, "q8" if integer else "f32")
+        form = self._tile_form(kind, k)
+        tiles = self._tiles(x, form)
         self._scratch(layout.slab_scratch_bytes(k, self.level.tile))
         common |= {
             "x": tiles, "scratch": Special("scratch"), "ld_scratch": Special("ld_scratch"),
             "experts": experts or 1, "segments": Special("segments") if experts else 0,
         }  # fmt: skip
-        kernel = f"gemm.prompt[{kind}]" if integer else f"gemm.exact[{kind}]"
+        if form == "bf16":
+            common["config"] = Special("amx_config")
+        kernel = {"q8": "gemm.prompt", "f32": "gemm.exact", "bf16": "amx.prompt"}[form] + f"[{kind}]"
         self._op(kernel, [tiles, *reads[1:]], writes, "", name, info.nbytes, **common)
 
     def rope(self, x: View, heads: int, index: int, *, neox: bool) -> None:
@@ -529,8 +531,15 @@ class Builder:
     def _q8_rows(self, x: View) -> Buffer:
         return self._prepared(x, "q8 rows", layout.q8_row_bytes(x.n), 1)
 
+    def _tile_form(self, kind: str, k: int) -> str:
+        """What a slab matmul multiplies: f32 in exact mode, bf16 on AMX, 8-bit integers for types that have them."""
+        if not self.exact and self.phase == "prompt" and self.level.bf16_tiles and k % 32 == 0:
+            return "bf16"
+        return "q8" if kind in INTEGER_TYPES and not self.exact else "f32"
+
     def _tiles(self, x: View, form: str) -> Buffer:
-        size = layout.q8_tile_bytes if form == "q8" else layout.f32_tile_bytes
+        sizes = {"q8": layout.q8_tile_bytes, "f32": layout.f32_tile_bytes, "bf16": layout.bf16_tile_bytes}
+        size = sizes[form]
         return self._prepared(x, form, size(x.n, self.level.tile), self.level.tile)
 
     def _prepared(self, x: View, form: str, row_bytes: int, per: int) -> Buffer:
@@ -543,7 +552,8 @@ class Builder:
         fields: dict[str, Value] = {"count": Count(x.buffer.rows), "x": x, "ldx": x.ld, "k": x.n, "out": y}
         if form == "q8 rows":
             fields["ld_out"] = row_bytes
-        kernel = {"q8 rows": "act.quantise_rows", "q8": "act.quantise_tiles", "f32": "act.pack_tiles"}[form]
+        kernel = {"q8 rows": "act.quantise_rows", "q8": "act.quantise_tiles", "f32": "act.pack_tiles",
+            "bf16": "act.pack_pairs"}[form]
         self._op(kernel, [x.buffer], [y], x.buffer.rows, form, **fields)
         y.version = stamp
         self._quantised[key] = y

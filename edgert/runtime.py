@@ -15,6 +15,7 @@ from .config import Config
 from .errors import EdgertError
 from .formats.gguf import Gguf
 from .kernels_cpu import isa, jit, layout, team
+from .kernels_cpu.layout import amx_config
 from .plan import Builder, Plan, check_all_used
 from .program import Program, Sizes, kernel_names
 from .rope import RopeTable, inverse_frequencies
@@ -93,10 +94,11 @@ class Runtime:
         self._allocate()
 
     def _allocate(self) -> None:
-        prompt, decode = self.plans["prompt"], self.plans["decode"]
+        prompt = self.plans["prompt"]
         self.pool = kv.PagePool(prompt.cache, self.kv_type, -(-self.n_ctx // layout.PAGE) + DECODE_ROWS)
         self._ropes = []
-        bound: dict[tuple[str, int], int] = {}
+        self._amx_config = amx_config()
+        bound: dict[tuple[str, int], int] = {("amx_config", 0): int(self._amx_config.ctypes.data)}
         for i, rope in enumerate(prompt.ropes):
             factors = np.frombuffer(self.gguf.data(rope.factors).tobytes(), np.float32) if rope.factors else None
             table = RopeTable(self.n_ctx, *inverse_frequencies(rope.n_rot, rope.base, rope.scaling, factors))

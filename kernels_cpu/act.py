@@ -18,6 +18,7 @@ from .simd import (
     exp,
     f32,
     f32_at,
+    f32_to_bf16,
     fma,
     hmax,
     hsum,
@@ -40,7 +41,7 @@ f32x16, i32x16 = load("f32", 16), load("i32", 16)
 full16 = splat("f32", 16)
 _i_zero8, _to_i8 = zeros("i32", 8), convert("i8")
 _ones = const("u8", *[1] * 32)
-_words = bitcast("i32", 8)
+_words = _pairs = bitcast("i32", 8)
 _low4, _high4 = part(0, 4), part(4, 4)
 _lanes8 = [lane(i) for i in range(8)]
 _l0, _l1, _l2, _l3, _l4, _l5, _l6, _l7 = _lanes8
@@ -117,6 +118,26 @@ def pack_tiles(tid, nth, count, x, ldx, k, out):
         dst = out + (r // TILE) * TILE * 4 * k + 4 * (r % TILE)
         for i in range(k):
             set_f32(dst + 4 * TILE * i, f32_at(src + 4 * i))
+
+
+def pack_pairs(tid, nth, count, x, ldx, k, out):
+    """Rows of x (rows, k) f32 -> bf16 tiles (layout.bf16_tile_bytes), k a multiple of 32."""
+    m = i64_at(count)
+    for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
+        src = x + ldx * r
+        dst = out + (r // TILE) * TILE * 2 * k + 1024 * (r % TILE // 16) + 4 * (r % 16)
+        for b in range(k // 32):
+            for half in range(2):
+                v = _pairs(f32_to_bf16(f32x16(src + 128 * b + 64 * half)))
+                p = dst + 64 * TILE * b + 512 * half
+                set_i32(p, _l0(v))
+                set_i32(p + 64, _l1(v))
+                set_i32(p + 128, _l2(v))
+                set_i32(p + 192, _l3(v))
+                set_i32(p + 256, _l4(v))
+                set_i32(p + 320, _l5(v))
+                set_i32(p + 384, _l6(v))
+                set_i32(p + 448, _l7(v))
 
 
 _exp = exp(16)

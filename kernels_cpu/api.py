@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from . import isa, jit
 from .dense_types import FLOAT_TYPES, INTEGER_TYPES, row_bytes
-from .layout import f32_tile_bytes, q8_row_bytes, q8_tile_bytes, slab_scratch_bytes
+from .layout import amx_config, bf16_tile_bytes, f32_tile_bytes, q8_row_bytes, q8_tile_bytes, slab_scratch_bytes
 from .team import aligned
 
 F32 = npt.NDArray[np.float32]
@@ -62,14 +62,16 @@ def matmul(
         tiles = -(-m // level.tile)
         scratch = aligned(slab_scratch_bytes(k, level.tile), np.uint8)
         slab = {"scratch": scratch, "ld_scratch": 0, "experts": 1, "segments": 0, "expert_bytes": 0}
-        if path == "prompt" and type_name in INTEGER_TYPES:
-            packed = aligned(tiles * q8_tile_bytes(k, level.tile), np.uint8)
-            call("act.quantise_tiles", level, count=count, x=x, ldx=4 * k, k=k, out=packed)
-            call(f"gemm.prompt[{type_name}]", level, x=packed, **common, **slab)
+        if path == "prompt" and level.bf16_tiles and k % 32 == 0:
+            packer, size, kernel = "act.pack_pairs", bf16_tile_bytes, "amx.prompt"
+            slab["config"] = amx_config()
+        elif path == "prompt" and type_name in INTEGER_TYPES:
+            packer, size, kernel = "act.quantise_tiles", q8_tile_bytes, "gemm.prompt"
         else:
-            packed = aligned(tiles * f32_tile_bytes(k, level.tile), np.uint8)
-            call("act.pack_tiles", level, count=count, x=x, ldx=4 * k, k=k, out=packed)
-            call(f"gemm.exact[{type_name}]", level, x=packed, **common, **slab)
+            packer, size, kernel = "act.pack_tiles", f32_tile_bytes, "gemm.exact"
+        packed = aligned(tiles * size(k, level.tile), np.uint8)
+        call(packer, level, count=count, x=x, ldx=4 * k, k=k, out=packed)
+        call(f"{kernel}[{type_name}]", level, x=packed, **common, **slab)
     return y
 
 

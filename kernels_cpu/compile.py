@@ -73,6 +73,8 @@ def main(level: str, directory: str, names: list[str]) -> None:
     from . import isa
 
     cpu, features = isa.target(isa.require(level))
+    # Kernels are vectorised by hand; LLVM's own vectorisers would only double the time to compile and the code.
+    os.environ.update(NUMBA_OPT="1", NUMBA_SLP_VECTORIZE="0", NUMBA_LOOP_VECTORIZE="0")
     os.environ.update(EDGERT_COMPILE_LEVEL=level, NUMBA_CPU_NAME=cpu, NUMBA_CPU_FEATURES=features)
     from .jit import file_name
 

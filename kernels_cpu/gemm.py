@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 
 from .dense import row_f32
+from .layout import SLAB
 from .simd import (
     LANES,
     TILE,
@@ -32,7 +33,7 @@ from .simd import (
     zeros,
 )
 
-SLAB, ROWS = 48, 6
+ROWS = 6  # weight rows that the integer and f32 engines multiply at once
 _f32t, _i32t, _i8t = load("f32", TILE), load("i32", TILE), load("i8", 4 * TILE)
 _zero, _i_zero, _full = zeros("f32", TILE), zeros("i32", TILE), splat("f32", TILE)
 _square, _f32w = load("f32", LANES * LANES), load("f32", LANES)
@@ -41,7 +42,7 @@ _PARTS = TILE // LANES
 
 @inline
 def store_tile(c, row, v):
-    """One row of TILE results into the output tile, kept as [TILE / LANES][SLAB][LANES] for the transposition."""
+    """One row of TILE results into the output tile, kept as [TILE / LANES][slab rows][LANES] to be transposed."""
     _store_parts(c + 4 * LANES * row, v)
 
 
@@ -66,14 +67,14 @@ else:
 
 
 @inline
-def write_out(c, swap, y, ldy, tokens, n, accumulate):
-    """Output tile c (SLAB rows x TILE tokens) -> y[token][row], `tokens` and `n` of them; adds if accumulate."""
+def write_out(c, slab_rows, swap, y, ldy, tokens, n, accumulate):
+    """Output tile c (slab_rows x TILE tokens) -> y[token][row], `tokens` and `n` of them; adds if accumulate."""
     for part_ in range(_PARTS):
         first = part_ * LANES
         if first >= tokens:
             break
         for r in range(0, n, LANES):
-            store(swap, transpose(_square(c + 4 * LANES * (SLAB * part_ + r))))
+            store(swap, transpose(_square(c + 4 * LANES * (slab_rows * part_ + r))))
             for t in range(min(LANES, tokens - first)):
                 src, dst = swap + 4 * LANES * t, y + ldy * (first + t) + 4 * r
                 if r + LANES <= n:
@@ -167,8 +168,8 @@ def f32_tile(x, w, k, c, row):
     store_tile(c, row + 5, a5)
 
 
-def _slab_matmul(row_bytes, tile_bytes, decode, multiply):
-    """The kernel around an engine: work items are (expert, slab), taken from the cursor.
+def slab_kernel(row_bytes, tile_bytes, decode, multiply, slab_rows=SLAB, step=ROWS):
+    """The kernel around an engine that multiplies `step` rows at once: work items are (expert, slab), taken from the cursor.
 
     count: address of m. segments: 0, or i32 (experts + 1,) first tile of each expert's rows, which then start on
     tile borders. y: address, or 0 for the batch's logits.
@@ -183,25 +184,25 @@ def _slab_matmul(row_bytes, tile_bytes, decode, multiply):
         slab = scratch + ld_scratch * tid
         c = slab + 4 * SLAB * k + 4 * k
         swap = c + 4 * SLAB * TILE
-        slabs = (n + SLAB - 1) // SLAB
+        slabs = (n + slab_rows - 1) // slab_rows
         while True:
             item = atomic_add(cursor, 1)
             if item >= slabs * experts:
                 break
-            expert, first = item // slabs, SLAB * (item % slabs)
+            expert, first = item // slabs, slab_rows * (item % slabs)
             t0, t1 = 0, (m + TILE - 1) // TILE
             if segments:
                 t0, t1 = i32_at(segments + 4 * expert), i32_at(segments + 4 * expert + 4)
             if t0 == t1:
                 continue
-            rows = min(SLAB, n - first)
+            rows = min(slab_rows, n - first)
             decode(w + expert_bytes * expert + row_bytes(k) * first, rows, k, slab)
             for t in range(t0, t1):
                 xt = x + tile_bytes(k) * t
-                for r in range(0, rows, ROWS):
+                for r in range(0, rows, step):
                     multiply(xt, slab, k, c, r)
                 tokens = TILE if segments else min(TILE, m - TILE * t)
-                write_out(c, swap, y + ldy * TILE * t + 4 * first, ldy, tokens, rows, accumulate)
+                write_out(c, slab_rows, swap, y + ldy * TILE * t + 4 * first, ldy, tokens, rows, accumulate)
 
     return slab_matmul
 
@@ -231,7 +232,7 @@ def prompt(name):
         s = slab + SLAB * k
         tile(xt, slab, s, s + SLAB * 4 * (k // sub), k, c, r)
 
-    return _slab_matmul(row_bytes, tile_bytes, decode, multiply)
+    return slab_kernel(row_bytes, tile_bytes, decode, multiply)
 
 
 def exact(name):
@@ -251,4 +252,4 @@ def exact(name):
     def multiply(xt, slab, k, c, r):
         f32_tile(xt, slab, k, c, r)
 
-    return _slab_matmul(row_bytes, tile_bytes, decode, multiply)
+    return slab_kernel(row_bytes, tile_bytes, decode, multiply)

@@ -7,9 +7,11 @@ lower level; a level the host lacks is refused before any code is generated (LLV
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import platform
+import sys
 from dataclasses import dataclass
 
 
@@ -22,10 +24,12 @@ class Level:
     needs: tuple[str, ...]  # features the host must report
     lanes: int  # f32 lanes of one register
     tile: int  # tokens that the slab matmul handles at once
+    bf16_tiles: bool = False  # prompt matmuls run on AMX
 
 
 _V3 = ("avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "popcnt")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+_AMX = ("amx-tile", "amx-bf16")
 
 # Lowest first; the last one that the host can run is the default.
 LEVELS: tuple[Level, ...] = (
@@ -33,8 +37,12 @@ LEVELS: tuple[Level, ...] = (
     Level("avx2", "x86_64", "x86-64-v3", (), _V3, 8, 8),
     Level("avxvnni", "x86_64", "x86-64-v3", ("avxvnni",), (*_V3, "avxvnni"), 8, 8),
     Level("avx512vnni", "x86_64", "x86-64-v4", ("avx512vnni",), (*_V4, "avx512vnni"), 16, 32),
+    Level("amx", "x86_64", "x86-64-v4", ("avx512vnni", *_AMX), (*_V4, "avx512vnni", *_AMX), 16, 32, True),
 )
-BY_NAME = {level.name: level for level in LEVELS}
+# The amx kernels with their tile instructions done in plain code: tests of everything around them run on any AVX-512
+# host. Never chosen unless named.
+EMULATED = Level("amx-emulated", "x86_64", "x86-64-v4", ("avx512vnni",), (*_V4, "avx512vnni"), 16, 32, True)
+BY_NAME = {level.name: level for level in (*LEVELS, EMULATED)}
 
 
 class IsaError(RuntimeError):
@@ -61,8 +69,19 @@ def available() -> tuple[str, ...]:
     return tuple(
         level.name
         for level in LEVELS
-        if level.machine in ("any", here) and host_features().issuperset(level.needs)
+        if level.machine in ("any", here)
+        and host_features().issuperset(level.needs)
+        and (not level.bf16_tiles or _amx_permitted())
     )
+
+
+@functools.cache
+def _amx_permitted() -> bool:
+    """Ask Linux for the right to use tile registers: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)."""
+    if sys.platform != "linux":
+        return False
+    syscall = ctypes.CDLL(None, use_errno=True).syscall
+    return int(syscall(ctypes.c_long(158), ctypes.c_long(0x1023), ctypes.c_long(18))) == 0
 
 
 def choose() -> Level:
@@ -77,7 +96,7 @@ def require(name: str) -> Level:
     """The level called `name`, or `IsaError` when it is unknown or this host cannot run it."""
     if name not in BY_NAME:
         raise IsaError(f"EDGERT_ISA={name!r} is not a level; choose one of {', '.join(BY_NAME)}")
-    if name not in available():
+    if name not in available() and not (name == EMULATED.name and "avx512vnni" in available()):
         raise IsaError(f"EDGERT_ISA={name!r} cannot run on this processor; it offers {', '.join(available())}")
     return BY_NAME[name]
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 # The batch header: int64 slots. A kernel's `batch` argument is its address.
 BATCH_TOKENS = 0  # number of token rows
 BATCH_SEQS = 1  # number of sequences
@@ -21,6 +24,7 @@ PIECE = 128  # tokens in one piece of the KV axis that decode attention splits o
 BLOCK = 32  # query tokens of one work item of prompt attention
 
 SLAB = 48  # weight rows decoded at a time by the slab matmul
+AMX_SLAB = 32  # and by its AMX form
 
 
 def q8_row_bytes(k: int) -> int:
@@ -31,6 +35,11 @@ def q8_row_bytes(k: int) -> int:
 def q8_tile_bytes(k: int, tile: int) -> int:
     """`tile` tokens quantised: i8 (k/4, tile, 4), f32 (k/32, tile) scales, i32 (k/16, tile) sums."""
     return tile * (k + k // 8 + k // 4)
+
+
+def bf16_tile_bytes(k: int, tile: int) -> int:
+    """`tile` tokens in bfloat16, as AMX wants its B operand: (k/32, tile/16, 16 pairs, 16 tokens, 2)."""
+    return 2 * k * tile
 
 
 def f32_tile_bytes(k: int, tile: int) -> int:
@@ -52,3 +61,12 @@ def attention_scratch_bytes(d_k: int, d_v: int, group: int) -> int:
 def decode_scratch_bytes() -> int:
     """Per-thread scratch of decode attention: scores of four heads."""
     return 16 * PIECE
+
+
+def amx_config() -> npt.NDArray[np.uint8]:
+    """Tile configuration (palette 1): eight tiles of 16 rows of 64 bytes."""
+    config = np.zeros(64, np.uint8)
+    config[0] = 1
+    config[16:32].view(np.uint16)[:] = 64
+    config[48:56] = 16
+    return config

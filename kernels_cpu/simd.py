@@ -23,7 +23,7 @@ X86 = isa.machine() == "x86_64"
 LANES = LEVEL.lanes  # f32 lanes of one register at this level
 TILE = LEVEL.tile  # tokens that the slab matmul handles at once
 HAS_F16 = not X86 or LEVEL.name != "generic"  # native half <-> float conversion
-VNNI512 = LEVEL.name == "avx512vnni"
+VNNI512 = LEVEL.lanes == 16
 VNNI256 = VNNI512 or LEVEL.name == "avxvnni"
 AVX2 = X86 and LEVEL.name != "generic"
 
