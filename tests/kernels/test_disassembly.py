@@ -1,0 +1,87 @@
+"""A level is a promise about instructions: what its objects hold is read back with a disassembler (x86 only)."""
+
+from __future__ import annotations
+
+import iced_x86
+import llvmlite.binding as llvm
+import pytest
+from edgert.kernels_cpu import isa, jit
+from kernel_calls import LEVELS, compile_all
+
+KERNELS = [
+    "act.quantise_rows", "act.quantise_tiles", "act.gated[silu]", "norm.rmsnorm", "rope.neox", "kv.write[f16]",
+    "attn.decode[f16]", "attn.prompt[bf16]", "attn.merge", "gemv.decode[Q4_K]", "gemv.decode[Q8_0]", "gemv.dense[F16]",
+    "gemm.prompt[Q4_0]", "gemm.exact[Q6_K]", "embed.lookup[IQ4_NL]", "embed.lookup[IQ3_S]", "moe.route", "sample.top",
+    "loop.work",
+]  # fmt: skip
+
+# What CPUID must report for an instruction to exist, by the level that may use it.
+BASE = {"INTEL8086", "INTEL186", "INTEL286", "INTEL386", "INTEL486", "X64", "CMOV", "FPU", "CX8", "MULTIBYTENOP", "SSE",
+        "SSE2", "PAUSE"}  # fmt: skip
+V3 = BASE | {
+    "SSE3",
+    "SSSE3",
+    "SSE4_1",
+    "SSE4_2",
+    "AVX",
+    "AVX2",
+    "FMA",
+    "F16C",
+    "BMI1",
+    "BMI2",
+    "LZCNT",
+    "MOVBE",
+    "POPCNT",
+}
+V4 = V3 | {"AVX512F", "AVX512BW", "AVX512CD", "AVX512DQ", "AVX512VL"}
+ALLOWED = {"generic": BASE, "avx2": V3, "avxvnni": V3 | {"AVX_VNNI"}, "avx512vnni": V4 | {"AVX512_VNNI"}}
+# The instructions that a level exists for: they must occur, or the check looks at the wrong thing.
+EXPECTED = {"generic": {"SSE2"}, "avx2": {"AVX2", "FMA", "F16C"}, "avxvnni": {"AVX2", "FMA", "F16C", "AVX_VNNI"},
+            "avx512vnni": {"AVX512F", "AVX512BW", "AVX512_VNNI"}}  # fmt: skip
+
+FEATURES = {value: name for name, value in vars(iced_x86.CpuidFeature).items() if isinstance(value, int)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    compile_all(KERNELS)
+
+
+def instructions(kernel: str, level: str) -> list[iced_x86.Instruction]:
+    """Every instruction of a kernel's object file."""
+    file = jit.cache_dir(isa.BY_NAME[level]) / jit.file_name(kernel)
+    code = file.read_bytes().partition(b"\n")[2]
+    llvm.initialize_native_target()
+    found: list[iced_x86.Instruction] = []
+    for section in llvm.ObjectFileRef.from_data(code).sections():
+        if section.is_text():
+            found.extend(iced_x86.Decoder(64, section.data()))
+    return found
+
+
+def features(instruction: iced_x86.Instruction) -> set[str]:
+    return {FEATURES[number] for number in instruction.cpuid_features()}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_no_instruction_above_the_level(kernel: str, level: str) -> None:
+    """Nothing that the level does not promise: no AVX in `generic`, no AVX-512 in `avx2`."""
+    found = instructions(kernel, level)
+    assert len(found) > 50
+    for instruction in found:
+        assert instruction.code != iced_x86.Code.INVALID
+        assert features(instruction) <= ALLOWED[level], f"{instruction} at {instruction.ip:#x}"
+        if level == "generic":
+            assert instruction.encoding == iced_x86.EncodingKind.LEGACY, str(instruction)
+        elif level != "avx512vnni":
+            assert instruction.encoding != iced_x86.EncodingKind.EVEX, str(instruction)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_level_is_put_to_use(level: str) -> None:
+    """All kernels together hold the instructions that set the level apart, 512 bits wide at the highest."""
+    found = [i for kernel in KERNELS for i in instructions(kernel, level)]
+    assert set().union(*(features(i) for i in found)) >= EXPECTED[level]
+    if level == "avx512vnni":
+        assert any("zmm" in str(i) and i.mnemonic == iced_x86.Mnemonic.VPDPBUSD for i in found)

@@ -1,0 +1,177 @@
+"""Mixture of experts: routing, grouping by expert, matmuls per expert and the weighted sum, at every level."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from edgert.kernels_cpu import isa, layout
+from edgert.kernels_cpu.team import aligned
+from kernel_calls import LEVELS, Array, compile_all, count, run, run_together
+
+from quant_blocks import dequantize, random_weights
+
+TYPES = ("Q4_0", "Q6_K")
+KERNELS = [
+    "moe.route", "moe.group", "moe.gather", "moe.combine", "act.quantise_rows", "act.quantise_tiles", "act.pack_tiles",
+    *(f"{kernel}[{name}]" for kernel in ("gemm.prompt", "gemm.exact", "gemv.decode") for name in TYPES),
+]  # fmt: skip
+
+pytestmark = pytest.mark.parametrize("level", LEVELS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    compile_all(KERNELS)
+
+
+def route(
+    level: str, logits: Array, used: int, normalise: bool, factor: float, threads: int = 2
+) -> tuple[Array, Array]:
+    """Chosen experts and their weights, (rows, used)."""
+    m, experts = logits.shape
+    ids, weights = np.full((m, used), -1, np.int32), np.zeros((m, used), np.float32)
+    run("moe.route", level, 2, count=count(m), logits=logits.copy(), experts=experts, used=used, ids=ids,
+        weights=weights, normalise=int(normalise), factor=factor)  # fmt: skip
+    return ids, weights
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize(("experts", "used"), [(8, 2), (60, 8), (4, 4), (1, 1)])
+def test_route(level: str, experts: int, used: int, normalise: bool) -> None:
+    """The largest of a softmax, best first, the lower expert first among equals."""
+    logits = np.random.default_rng(1).standard_normal((13, experts)).astype(np.float32) * 3
+    logits[3] = 1
+    logits[4] *= 1e4
+    ids, weights = route(level, logits, used, normalise, factor=2.5)
+    wide = logits.astype(np.float64)
+    p = np.exp(wide - wide.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    expected = np.argsort(-p, axis=1, kind="stable")[:, :used]
+    chosen = np.take_along_axis(p, expected, axis=1)
+    if normalise:
+        chosen /= chosen.sum(axis=1, keepdims=True)
+    ordinary = np.arange(13) != 4  # row 4's smaller probabilities are all nothing, in any order
+    np.testing.assert_array_equal(ids[ordinary], expected[ordinary])
+    np.testing.assert_array_equal(ids[:, 0], expected[:, 0])
+    np.testing.assert_allclose(weights, 2.5 * chosen, rtol=2e-6, atol=1e-30)
+
+
+def grouped(level: str, ids: Array, experts: int, align: int) -> dict[str, Array]:
+    """The results of moe.group."""
+    rows, used = ids.shape
+    most = rows * used + experts * align
+    out = {
+        "slots": np.zeros(1, np.int64), "segments": np.full(experts + 1, -9, np.int32),
+        "source": np.full(most, -9, np.int32), "expert_of": np.full(most, -9, np.int32),
+        "slot_of": np.full((rows, used), -9, np.int32),
+    }  # fmt: skip
+    run("moe.group", level, 3, count=count(rows), ids=ids, used=used, experts=experts, align=align, **out)
+    return out
+
+
+def some_ids(rows: int, used: int, experts: int) -> Array:
+    """Distinct experts for each row, of which number 1 is never chosen and number 0 very often."""
+    rng = np.random.default_rng(2)
+    others = np.array([rng.permutation(np.arange(2, experts))[:used] for _ in range(rows)])
+    others[: rows // 2, 0] = 0
+    return others.astype(np.int32)
+
+
+@pytest.mark.parametrize("align", [1, 8, 32])
+@pytest.mark.parametrize("rows", [1, 37])
+def test_group(level: str, rows: int, align: int) -> None:
+    """Every pair has a slot of its own, with its row and its expert; experts start on borders, in order."""
+    experts, used = 9, 3
+    ids = some_ids(rows, used, experts)
+    out = grouped(level, ids, experts, align)
+    sizes = -(-np.bincount(ids.reshape(-1), minlength=experts) // align)
+    np.testing.assert_array_equal(out["segments"], np.cumsum([0, *sizes]))
+    total = int(out["slots"][0])
+    assert total == align * sizes.sum()
+    slots = out["slot_of"].reshape(-1)
+    assert len(set(slots.tolist())) == rows * used
+    np.testing.assert_array_equal(out["source"][slots], np.repeat(np.arange(rows), used))
+    np.testing.assert_array_equal(out["expert_of"][:total], np.repeat(np.arange(experts), align * sizes))
+    np.testing.assert_array_equal(out["expert_of"][slots], ids.reshape(-1))
+    assert (np.delete(out["source"][:total], slots) == -1).all()
+    assert (out["source"][total:] == -9).all()
+
+
+def test_no_rows(level: str) -> None:
+    out = grouped(level, np.zeros((0, 2), np.int32), 4, 8)
+    assert out["slots"][0] == 0
+    np.testing.assert_array_equal(out["segments"], 0)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_gather_and_combine(level: str, threads: int) -> None:
+    """Slots get their rows, padding gets zeros; a row gets the sum of its slots, added or not."""
+    rows, n, experts, used = 10, 21, 5, 2
+    ids = some_ids(rows, used, experts)
+    out = grouped(level, ids, experts, 8)
+    total = int(out["slots"][0])
+    rng = np.random.default_rng(3)
+    x, slots = rng.standard_normal((rows, n)).astype(np.float32), np.full((total, n), np.nan, np.float32)
+    run("moe.gather", level, threads, count=out["slots"], source=out["source"], x=x, ldx=4 * n, y=slots, ldy=4 * n, n=n)
+    source = out["source"][:total]
+    np.testing.assert_array_equal(slots, np.where(source[:, None] >= 0, x[source], 0))
+    weights = rng.random((rows, used)).astype(np.float32)
+    for accumulate in (0, 1):
+        y = rng.standard_normal((rows, n)).astype(np.float32)
+        expected = np.einsum("ru,run->rn", weights, slots[out["slot_of"]], dtype=np.float64) + accumulate * y
+        run("moe.combine", level, threads, count=count(rows), x=slots, ldx=4 * n, weights=weights,
+            slot_of=out["slot_of"], used=used, y=y, ldy=4 * n, n=n, accumulate=accumulate)  # fmt: skip
+        np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-6)
+
+
+def expert_matmul(
+    level: str, path: str, name: str, x: Array, blocks: Array, out: dict[str, Array], threads: int
+) -> Array:
+    """Y (slots, n) = the slot's expert's weights times its row, by the prompt, exact or decode kernels."""
+    experts, n, row_bytes = blocks.shape
+    k, tile, slots = x.shape[1], isa.BY_NAME[level].tile, int(out["slots"][0])
+    rows, y = np.zeros((slots, k), np.float32), np.full((slots, n), np.nan, np.float32)
+    m = out["slots"]
+    run("moe.gather", level, count=m, source=out["source"], x=x, ldx=4 * k, y=rows, ldy=4 * k, n=k)
+    common = {"count": m, "w": blocks, "n": n, "k": k, "y": y, "ldy": 4 * n, "accumulate": 0, "cursor": aligned(1),
+              "expert_bytes": n * row_bytes}  # fmt: skip
+    if path == "decode":
+        q8 = np.zeros((slots, layout.q8_row_bytes(k)), np.uint8)
+        run("act.quantise_rows", level, count=m, x=rows, ldx=4 * k, k=k, out=q8, ld_out=q8.strides[0])
+        run_together(
+            f"gemv.decode[{name}]", level, threads, x=q8, ldx=q8.strides[0], experts=out["expert_of"], **common
+        )
+        return y
+    ld = layout.slab_scratch_bytes(k, tile)
+    slab = {"scratch": aligned(threads * ld, np.uint8), "ld_scratch": ld, "experts": experts,
+            "segments": out["segments"]}  # fmt: skip
+    pack, size, kernel = {
+        "prompt": ("act.quantise_tiles", layout.q8_tile_bytes(k, tile), "gemm.prompt"),
+        "exact": ("act.pack_tiles", layout.f32_tile_bytes(k, tile), "gemm.exact"),
+    }[path]
+    packed = aligned(-(-slots // tile) * size, np.uint8)
+    run(pack, level, count=m, x=rows, ldx=4 * k, k=k, out=packed)
+    run_together(f"{kernel}[{name}]", level, threads, x=packed, **common, **slab)
+    return y
+
+
+@pytest.mark.parametrize("path", ["prompt", "exact", "decode"])
+@pytest.mark.parametrize("name", TYPES)
+def test_expert_matmul(level: str, name: str, path: str) -> None:
+    """Each pair's product with its expert against float64; threads, and the other pairs, change no bit."""
+    experts, n, k, rows, used = 6, 50, 512, 45, 2
+    blocks = random_weights(name, experts * n, k, seed=5)
+    weights = dequantize(name, blocks).reshape(experts, n, k).astype(np.float64)
+    blocks = np.concatenate([blocks.reshape(-1), np.zeros(4096, np.uint8)])[: blocks.size].reshape(experts, n, -1)
+    x = np.random.default_rng(6).standard_normal((rows, k)).astype(np.float32)
+    ids = some_ids(rows, used, experts)
+    out = grouped(level, ids, experts, 1 if path == "decode" else isa.BY_NAME[level].tile)
+    y = expert_matmul(level, path, name, x, blocks, out, threads=1)[out["slot_of"]]
+    expected = np.einsum("runk,rk->run", weights[ids], x.astype(np.float64))
+    norms = np.linalg.norm(weights[ids], axis=3) * np.linalg.norm(x.astype(np.float64), axis=1)[:, None, None]
+    rms = np.sqrt(np.mean(((y - expected) * np.sqrt(k) / norms) ** 2))
+    assert rms <= (2e-6 if path == "exact" else 0.0075)
+    again = expert_matmul(level, path, name, x, blocks, out, threads=4)[out["slot_of"]]
+    np.testing.assert_array_equal(again, y)
+    few = grouped(level, ids[40:], experts, 1 if path == "decode" else isa.BY_NAME[level].tile)
+    np.testing.assert_array_equal(expert_matmul(level, path, name, x[40:], blocks, few, 2)[few["slot_of"]], y[40:])
