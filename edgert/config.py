@@ -24,34 +24,34 @@ class RopeScaling:
 
 
 class Config:
-    """The keys every decoder has, and typed access to the others (`c.float("logit_scale", 1.0)`)."""
+    """The keys every decoder has, and typed access to the others (`c.real("logit_scale", 1.0)`)."""
 
     def __init__(self, gguf: Gguf) -> None:
         self.gguf = gguf
         self.meta = gguf.metadata
         self.arch = self.meta.get_str("general.architecture")
-        self.n_layer = self.int("block_count", at_least=1, at_most=MAX_LAYERS)
-        self.n_embd = self.int("embedding_length", at_least=1, at_most=1 << 20)
-        self.n_ctx_train = self.int("context_length", at_least=1, at_most=1 << 30)
-        self.n_head = self.int("attention.head_count", at_least=1, at_most=MAX_HEADS)
-        self.n_head_kv = self.int("attention.head_count_kv", self.n_head, at_least=1, at_most=MAX_HEADS)
+        self.n_layer = self.integer("block_count", at_least=1, at_most=MAX_LAYERS)
+        self.n_embd = self.integer("embedding_length", at_least=1, at_most=1 << 20)
+        self.n_ctx_train = self.integer("context_length", at_least=1, at_most=1 << 30)
+        self.n_head = self.integer("attention.head_count", at_least=1, at_most=MAX_HEADS)
+        self.n_head_kv = self.integer("attention.head_count_kv", self.n_head, at_least=1, at_most=MAX_HEADS)
         if self.n_head % self.n_head_kv:
             raise self.error("attention.head_count_kv", f"{self.n_head_kv} does not divide {self.n_head} heads")
         default = self.n_embd // self.n_head if self.n_embd % self.n_head == 0 else None
-        self.d_k = self.int("attention.key_length", default, at_least=1, at_most=1 << 14)
-        self.d_v = self.int("attention.value_length", default, at_least=1, at_most=1 << 14)
+        self.d_k = self.integer("attention.key_length", default, at_least=1, at_most=1 << 14)
+        self.d_v = self.integer("attention.value_length", default, at_least=1, at_most=1 << 14)
         if self.d_k % 2 or self.d_v % 16:
             raise self.error("attention.value_length", f"{self.d_k} and {self.d_v} are not multiples of 2 and 16")
-        self.eps = self.float("attention.layer_norm_rms_epsilon", 0.0)
-        self.n_rot = self.int("rope.dimension_count", self.d_k, at_least=0, at_most=1 << 14)
+        self.eps = self.real("attention.layer_norm_rms_epsilon", 0.0)
+        self.n_rot = self.integer("rope.dimension_count", self.d_k, at_least=0, at_most=1 << 14)
         if self.n_rot > self.d_k or self.n_rot % 2:
             raise self.error("rope.dimension_count", f"{self.n_rot} is odd or larger than the head's {self.d_k}")
-        self.rope_base = self.float("rope.freq_base", 10000.0)
+        self.rope_base = self.real("rope.freq_base", 10000.0)
         if self.rope_base <= 0:
             raise self.error("rope.freq_base", f"{self.rope_base} is not positive")
         self.rope_scaling = self._rope_scaling()
-        self.n_expert = self.int("expert_count", 0, at_most=MAX_EXPERTS)
-        self.n_expert_used = self.int("expert_used_count", 0, at_most=MAX_EXPERTS)
+        self.n_expert = self.integer("expert_count", 0, at_most=MAX_EXPERTS)
+        self.n_expert_used = self.integer("expert_used_count", 0, at_most=MAX_EXPERTS)
         if self.n_expert_used > self.n_expert or (self.n_expert and not self.n_expert_used):
             raise self.error("expert_used_count", f"{self.n_expert_used} of {self.n_expert} experts makes no sense")
         self.n_vocab = self._n_vocab()
@@ -63,14 +63,14 @@ class Config:
         if len(info.shape) != 2 or info.shape[0] != self.n_embd:
             raise self.gguf.error("tensor token_embd.weight", f"has shape {info.shape}, must be ({self.n_embd}, vocab)")
         rows = info.shape[1]
-        n = self.int("vocab_size", rows, at_least=1)
+        n = self.integer("vocab_size", rows, at_least=1)
         if n != rows:
             raise self.error("vocab_size", f"{n} differs from the {rows} rows of token_embd.weight")
         return rows
 
     def _rope_scaling(self) -> RopeScaling:
-        kind = self.str("rope.scaling.type", "")
-        factor = self.float("rope.scaling.factor", 0.0) or self.float("rope.scale_linear", 0.0)
+        kind = self.text("rope.scaling.type", "")
+        factor = self.real("rope.scaling.factor", 0.0) or self.real("rope.scale_linear", 0.0)
         if factor < 0:
             raise self.error("rope.scaling.factor", f"{factor} is negative")
         if not kind:
@@ -80,26 +80,26 @@ class Config:
         return RopeScaling(
             kind=kind,
             factor=1.0 if kind == "none" else factor or 1.0,
-            original_context=self.int("rope.scaling.original_context_length", self.n_ctx_train, at_least=1),
-            attn_factor=self.float("rope.scaling.attn_factor", 1.0),
-            beta_fast=self.float("rope.scaling.yarn_beta_fast", 32.0),
-            beta_slow=self.float("rope.scaling.yarn_beta_slow", 1.0),
-            extrapolation=self.float("rope.scaling.yarn_ext_factor", 1.0),
+            original_context=self.integer("rope.scaling.original_context_length", self.n_ctx_train, at_least=1),
+            attn_factor=self.real("rope.scaling.attn_factor", 1.0),
+            beta_fast=self.real("rope.scaling.yarn_beta_fast", 32.0),
+            beta_slow=self.real("rope.scaling.yarn_beta_slow", 1.0),
+            extrapolation=self.real("rope.scaling.yarn_ext_factor", 1.0),
         )
 
     def n_ff(self) -> int:
-        return self.int("feed_forward_length", at_least=1, at_most=1 << 24)
+        return self.integer("feed_forward_length", at_least=1, at_most=1 << 24)
 
-    def int(self, key: str, default: int | None = None, *, at_least: int = 0, at_most: int = 2**31 - 1) -> int:
+    def integer(self, key: str, default: int | None = None, *, at_least: int = 0, at_most: int = 2**31 - 1) -> int:
         return self.meta.get_int(f"{self.arch}.{key}", default, at_least=at_least, at_most=at_most)
 
-    def float(self, key: str, default: float | None = None) -> float:
+    def real(self, key: str, default: float | None = None) -> float:
         return self.meta.get_float(f"{self.arch}.{key}", default)
 
-    def str(self, key: str, default: str | None = None) -> str:
+    def text(self, key: str, default: str | None = None) -> str:
         return self.meta.get_str(f"{self.arch}.{key}", default)
 
-    def bool(self, key: str, default: bool | None = None) -> bool:
+    def flag(self, key: str, default: bool | None = None) -> bool:
         return self.meta.get_bool(f"{self.arch}.{key}", default)
 
     def has(self, key: str) -> bool:
@@ -110,7 +110,7 @@ class Config:
 
     def windowed_layers(self, period: int) -> list[bool]:
         """Which layers attend only to `attention.sliding_window` tokens: all but every `period`-th (0: none)."""
-        if not self.has("attention.sliding_window") or not self.int("attention.sliding_window"):
+        if not self.has("attention.sliding_window") or not self.integer("attention.sliding_window"):
             return [False] * self.n_layer
         key = f"{self.arch}.attention.sliding_window_pattern"
         if key in self.meta:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -61,7 +61,7 @@ class Stream(Iterator[str]):
         self._reason = "length"
         self._prompt_s = self._decode_s = 0.0
         self._completion: Completion | None = None
-        self._pieces = self._run()
+        self._pieces: Generator[str, None, None] = self._run()
 
     def __next__(self) -> str:
         return next(self._pieces)
@@ -79,7 +79,7 @@ class Stream(Iterator[str]):
             raise EdgertError("the answer has not ended yet: read the stream to its end or close it")
         return self._completion
 
-    def _run(self) -> Iterator[str]:
+    def _run(self) -> Generator[str, None, None]:
         decoder = StreamDecoder(self._model.tokenizer, continues=True)
         held = ""  # text that might begin a stop string
         for token in self._tokens():

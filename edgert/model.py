@@ -56,7 +56,7 @@ class Model:
     # ---- tokens ----
 
     def tokenize(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
-        """Token ids of text. add_special: with BOS/EOS as the model wants; parse_special: `<|...|>` as special tokens."""
+        """Token ids. add_special: with BOS/EOS as the model wants; parse_special: `<|...|>` as special tokens."""
         return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, ids: Sequence[int]) -> str:
@@ -122,7 +122,7 @@ class Model:
         """Pieces of the answer as they come.
 
         max_tokens: at most (None: up to the end of the context). stop: strings that end the answer, not shown.
-        ignore_eos: go on after end-of-turn tokens. sampling: fields of `edgert.Settings` (temperature, top_k, seed, ...).
+        ignore_eos: go on after end-of-turn tokens. sampling: fields of `edgert.Settings` (temperature, seed, ...).
         ContextLengthError if prompt and max_tokens do not fit in the context.
         """
         ids = self.tokenize(prompt) if isinstance(prompt, str) else self._checked(prompt)

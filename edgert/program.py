@@ -114,8 +114,8 @@ def barriers(plan: Plan, places: Mapping[int, tuple[int, int]]) -> list[bool]:
 class Program:
     """A plan bound to memory and to loaded kernels."""
 
-    def __init__(self, plan: Plan, sizes: Sizes, kernels: Mapping[str, Kernel], gguf: Gguf, arena: npt.NDArray[np.uint8],
-                 batch: I64, bound: Mapping[tuple[str, int], int]) -> None:  # fmt: skip
+    def __init__(self, plan: Plan, sizes: Sizes, kernels: Mapping[str, Kernel], gguf: Gguf,
+                 arena: npt.NDArray[np.uint8], batch: I64, bound: Mapping[tuple[str, int], int]) -> None:  # fmt: skip
         """`bound`: addresses and values of the Specials that the runtime owns: cache, page_bytes, rope."""
         self.plan, self.sizes = plan, sizes
         self._places, arena_bytes = place(plan, sizes)
@@ -158,7 +158,7 @@ class Program:
             case Buffer():
                 return self._base + self._places[id(value)][0]
             case Weight():
-                return int(self._gguf.data(value.name).ctypes.data) + value.offset
+                return int(self._gguf.data(value.name).ctypes.data)
             case Count(of="slots"):
                 return self._bound["slots", 0]
             case Count(of=of):

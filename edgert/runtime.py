@@ -11,17 +11,18 @@ import numpy.typing as npt
 import psutil
 
 from . import archs, kv
+from .builder import Builder, check_all_used
 from .config import Config
 from .errors import EdgertError
 from .formats.gguf import Gguf
 from .kernels_cpu import isa, jit, layout, team
 from .kernels_cpu.layout import amx_config
-from .plan import Builder, Plan, check_all_used
+from .plan import Plan
 from .program import Program, Sizes, kernel_names
 from .rope import RopeTable, inverse_frequencies
 
 F32 = npt.NDArray[np.float32]
-Progress = Callable[[str, int, int], None]  # (stage, done, total)
+Progress = Callable[[str, int, int | None], None]  # (what, done, total)
 
 PROMPT_ROWS, DECODE_ROWS = 512, 32
 KV_SHARE = 0.25  # of physical memory, for the default context

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from .formats.chat_template import ChatTemplate, chat_template_from_metadata
 from .formats.gguf import Gguf
-from .formats.tokenizer import Tokenizer, load_tokenizer as _load
+from .formats.tokenizer import Tokenizer
+from .formats.tokenizer import load_tokenizer as _load
 
 
 class Vocabulary:

@@ -6,7 +6,6 @@ less rounding than with integers. At the level `amx-emulated` the tile instructi
 
 from __future__ import annotations
 
-
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -48,7 +47,8 @@ def _instruction(name, n_tiles, n_addresses):
 
 if LEVEL.name == "amx":
     _configure, _release = _instruction("ldtilecfg", 0, 1), _instruction("tilerelease", 0, 0)
-    _zero, _load, _store = (_instruction(n, 1, k) for n, k in (("tilezero", 0), ("tileloadd64", 2), ("tilestored64", 2)))
+    _zero, _load = _instruction("tilezero", 1, 0), _instruction("tileloadd64", 1, 2)
+    _store = _instruction("tilestored64", 1, 2)
     _dot = _instruction("tdpbf16ps", 3, 0)
 
     def tile_zero(t):

@@ -169,7 +169,7 @@ def f32_tile(x, w, k, c, row):
 
 
 def slab_kernel(row_bytes, tile_bytes, decode, multiply, slab_rows=SLAB, step=ROWS):
-    """The kernel around an engine that multiplies `step` rows at once: work items are (expert, slab), taken from the cursor.
+    """The kernel around an engine that multiplies `step` rows at once: items are (expert, slab), from the cursor.
 
     count: address of m. segments: 0, or i32 (experts + 1,) first tile of each expert's rows, which then start on
     tile borders. y: address, or 0 for the batch's logits.

@@ -51,7 +51,7 @@ def run(team, tid, nth):
 
 
 def work(tid, nth, team, seen):
-    """A worker: runs jobs with a number other than `seen` (address); returns when none comes for a while, or at the end."""
+    """A worker: runs jobs with a number other than `seen` (address); returns when none comes for a while."""
     tries = 0
     while tries < i64_at(team + 256):
         job = atomic_load(team)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 
+from ..builder import Builder
 from ..config import Config
 from ..formats.errors import FormatError
-from ..plan import Builder
 
 FAMILIES = ("llama", "gemma", "phi3")
 

@@ -1,11 +1,12 @@
-"""Gemma 1, 2 and 3: scaled embeddings, GELU gates; norms after attention and feed-forward, windows and caps from 2 on."""
+"""Gemma 1, 2 and 3: scaled embeddings, GELU gates; from 2 on norms after attention and feed-forward, and windows."""
 
 from __future__ import annotations
 
 import math
 
+from ..builder import Builder, unscaled
 from ..config import Config
-from ..plan import Builder, View, unscaled
+from ..plan import View
 
 # layers in a period of windowed layers with one full layer at its end (0: none)
 ARCHS = {"gemma": 0, "gemma2": 2, "gemma3": 6}
@@ -14,13 +15,13 @@ LARGEST = {"gemma2": 46, "gemma3": 62}  # layers of the 27B models, whose querie
 
 def build(b: Builder, c: Config) -> None:
     windowed = c.windowed_layers(ARCHS[c.arch])
-    window = c.int("attention.sliding_window", 0)
+    window = c.integer("attention.sliding_window", 0)
     full = local = b.rope_table()
     if c.arch == "gemma3":
-        local = b.rope_table(base=c.float("rope.freq_base_swa", 10000.0), scaling=unscaled(c))
+        local = b.rope_table(base=c.real("rope.freq_base_swa", 10000.0), scaling=unscaled(c))
     width = c.n_embd // c.n_head if c.n_layer == LARGEST.get(c.arch) else c.d_k
     caps = c.arch == "gemma2"
-    cap = c.float("attn_logit_softcapping", 50.0) if caps else 0.0
+    cap = c.real("attn_logit_softcapping", 50.0) if caps else 0.0
     x = b.embed(scale=math.sqrt(c.n_embd))
     for b.layer in range(c.n_layer):
         p, near = f"blk.{b.layer}.", windowed[b.layer]
@@ -40,7 +41,7 @@ def build(b: Builder, c: Config) -> None:
         up = b.matmul(h, p + "ffn_up.weight", c.n_ff())
         join(b, c, x, b.glu(gate, up, "gelu"), p + "ffn_down.weight", p + "post_ffw_norm.weight")
     b.layer = -1
-    b.head(x, "output_norm.weight", cap=c.float("final_logit_softcapping", 30.0 if caps else 0.0))
+    b.head(x, "output_norm.weight", cap=c.real("final_logit_softcapping", 30.0 if caps else 0.0))
 
 
 def join(b: Builder, c: Config, x: View, h: View, weight: str, norm: str) -> None:

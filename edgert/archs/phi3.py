@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..builder import Builder, attention_scale
 from ..config import Config
-from ..plan import Builder, attention_scale
 
 ARCHS = {"phi3": True}
 
