@@ -58,8 +58,8 @@ def test_eight_first_runs_at_once(one_token: list[str], tmp_path: Path) -> None:
     assert len({out for out, _, _ in outputs}) == 1
 
 
-def decode_rate(model: Path, threads: int | None, cpus: list[int] | None = None) -> float:
-    """Tokens per second of 64 greedy tokens in a process of its own: the best of three answers."""
+def decode_rate(model: Path, threads: int | None, cpus: list[int] | None) -> float:
+    """Tokens per second of 64 greedy tokens in a process of its own: the best of two answers."""
     code = """
 import json, sys, edgert, psutil
 path, threads, cpus = json.loads(sys.argv[1])
@@ -67,7 +67,7 @@ if cpus:
     psutil.Process().cpu_affinity(cpus)
 with edgert.load(path, threads=threads) as model:
     ids = model.tokenize("Once upon a time")
-    print(max(model.generate(ids, max_tokens=64, temperature=0, seed=1).timings.decode_rate for _ in range(3)))
+    print(max(model.generate(ids, max_tokens=64, temperature=0, seed=1).timings.decode_rate for _ in range(2)))
 """
     argument = json.dumps([str(model), threads, cpus])
     run = subprocess.run([sys.executable, "-c", code, argument], capture_output=True, text=True)
@@ -75,22 +75,26 @@ with edgert.load(path, threads=threads) as model:
     return float(run.stdout)
 
 
+def decode_rates(model: Path, choices: list[int | None], cpus: list[int] | None = None) -> dict[int | None, float]:
+    """The best rate of each number of threads in three rounds: what else the machine does can only take from it."""
+    rounds = [{threads: decode_rate(model, threads, cpus) for threads in choices} for _ in range(3)]
+    rates = {threads: max(each[threads] for each in rounds) for threads in choices}
+    print("decode rate by threads:", {threads: f"{rate:.1f}" for threads, rate in rates.items()})
+    return rates
+
+
 def test_too_many_threads_do_not_collapse(smollm2_path: Path) -> None:
     """Four threads per processor decode at half the best rate or better."""
-    n = len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else psutil.cpu_count()
-    best = max(decode_rate(smollm2_path, None), decode_rate(smollm2_path, 1))
-    crowded = decode_rate(smollm2_path, 4 * n)
-    print(f"decode: {best:.1f} tokens/s, with {4 * n} threads {crowded:.1f}")
-    assert crowded * DECODE_SLOWDOWN >= best
+    crowd = 4 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4 * (os.cpu_count() or 1)
+    rates = decode_rates(smollm2_path, [None, 1, crowd])
+    assert rates[crowd] * DECODE_SLOWDOWN >= max(rates.values())
 
 
 if hasattr(psutil.Process, "cpu_affinity"):  # not on macOS
 
     def test_one_processor_of_several(smollm2_path: Path) -> None:
         """Bound to one processor, the default number of threads and two of them are as good as one, within a factor."""
-        cpu = psutil.Process().cpu_affinity()[:1]
-        rates = {threads: decode_rate(smollm2_path, threads, cpu) for threads in (1, 2, None)}
-        print("decode on one processor by threads:", {threads: f"{rate:.1f}" for threads, rate in rates.items()})
+        rates = decode_rates(smollm2_path, [None, 1, 2], psutil.Process().cpu_affinity()[:1])
         assert min(rates.values()) * DECODE_SLOWDOWN >= max(rates.values())
 
 
