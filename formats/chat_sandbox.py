@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError, TemplateError
@@ -27,7 +27,7 @@ MAX_CHARS = 16 * 2**20  # of the output and of every value, containers counted w
 _ITEM = 16  # what an item of a container counts for, besides what it holds
 _MAX_BITS = 4096
 _MAX_WIDTH = 1000  # of padding, indentation and the like
-_WIDE_FORMAT = re.compile(r"\*|\d{4}|:[^}]*\{")
+_WIDE_FORMAT = re.compile(r"\*|\d{4}|\{[^{}]*:[^{}]*\{")
 _PADDING = ("center", "ljust", "rjust", "zfill", "expandtabs")
 _LAZY = ("map", "select", "reject", "selectattr", "rejectattr")
 _REMOVED = ("lipsum", "random", "urlize", "pprint", "sum", "slice", "batch", "wordwrap", "xmlattr")
@@ -92,7 +92,7 @@ class Guard(threading.local):
 class _Generation(Extension):
     """`{% generation %}`: marks what the model says, for training; here its body is rendered as it is."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012  # as the base class declares it
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
@@ -107,7 +107,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation], optimized=False)
         self.guard = Guard()
-        self.concat = self._concat  # type: ignore[assignment]  # how the code of a template joins what it captured
+        self.concat = self._concat  # type: ignore[method-assign]  # how a template's code joins what it captured
         self.globals["raise_exception"] = _raise_exception
         self.globals.pop("lipsum")
         for name in _REMOVED:
@@ -133,9 +133,10 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self._replace_concats(tree)
         return tree
 
-    def _guarded(self, method: str, lineno: int, *args: nodes.Expr) -> nodes.Call:
+    def _guarded(self, method: str, lineno: int, *args: nodes.Node) -> nodes.Call:
         target = nodes.EnvironmentAttribute(f"guard.{method}")
-        call = nodes.Call(target, list(args), [], None, None)
+        arguments: list[Any] = list(args)
+        call = nodes.Call(target, arguments, [], None, None)
         return call.set_lineno(lineno)  # type: ignore[return-value]
 
     def _replace_concats(self, node: nodes.Node) -> None:
@@ -228,8 +229,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def _lazy(self, filter: Callable[..., Iterable[Any]]) -> Callable[..., Iterator[Any]]:
         @functools.wraps(filter)  # keeps the mark of filters that take the context
-        def wrapper(*args: Any, **kwargs: Any) -> Iterator[Any]:
-            return self.guard.each(filter(*args, **kwargs))
+        def wrapper(context: Context, value: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+            items = self.guard.each(value) if value else value
+            return self.guard.each(filter(context, items, *args, **kwargs))
 
         return wrapper
 

@@ -6,7 +6,6 @@ merges of Llama 3; the dictionary here takes 0.06 s and answers a chat prompt be
 
 from __future__ import annotations
 
-from edgert.formats.metadata import Metadata
 from edgert.formats.tok_merge import merge
 from edgert.formats.tok_pre import PreTokenizer
 from edgert.formats.tok_vocab import Vocab
@@ -32,7 +31,7 @@ class BpeEncoder:
     def __init__(self, vocab: Vocab, pre: PreTokenizer) -> None:
         self._pre = pre
         self._ids = vocab.token_to_id
-        self._ranks = _ranks(vocab.metadata)
+        self._ranks = _ranks(vocab.merges)
         self._cache: dict[str, list[int]] = {}
 
     def encode(self, text: str) -> list[int]:
@@ -55,7 +54,7 @@ class BpeEncoder:
         pre, ids = self._pre, self._ids
         newlines = pre.whole_newlines and not word.strip("\n")
         if pre.byte_level:
-            word = word.encode().decode("latin-1").translate(BYTE_ALPHABET)  # type: ignore[arg-type]
+            word = word.encode().decode("latin-1").translate(BYTE_ALPHABET)
         if (pre.ignore_merges or newlines) and (whole := ids.get(word)) is not None:
             return [whole]
         out = []
@@ -73,15 +72,7 @@ class BpeEncoder:
         return [i for s in spelled if (not self._pre.byte_level or s.isascii()) and (i := self._ids.get(s)) is not None]
 
 
-def _ranks(md: Metadata) -> dict[str, int]:
-    key = "tokenizer.ggml.merges"
-    if key not in md and md.get_str("tokenizer.ggml.pre", "") == "kimi-k2":
-        return {}
-    array = md.get_strings(key)
-    merges: list[str] = array.tolist() if hasattr(array, "tolist") else list(array)
-    if not all(" " in m[1:] for m in merges):
-        bad = next(i for i, m in enumerate(merges) if " " not in m[1:])
-        raise md.error(f"{key}[{bad}]", f"{merges[bad]!r} is not two parts with a space between")
+def _ranks(merges: list[str]) -> dict[str, int]:
     ranks = dict(zip(merges, range(len(merges)), strict=True))
     if len(ranks) != len(merges):  # the first of equal merges counts
         ranks = dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from edgert.formats.tok_vocab import CONTROL, LSTRIP, RSTRIP, UNKNOWN, Vocab
+from edgert.formats.tok_roles import CONTROL, LSTRIP, RSTRIP, UNKNOWN
+from edgert.formats.tok_vocab import Vocab
 
 _SPACES = " \t\n\v\f\r"
 

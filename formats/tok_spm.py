@@ -10,7 +10,8 @@ import re
 from typing import Any
 
 from edgert.formats.tok_merge import merge
-from edgert.formats.tok_vocab import NO_TOKEN, Vocab
+from edgert.formats.tok_roles import NO_TOKEN
+from edgert.formats.tok_vocab import Vocab
 
 _CACHED_WORDS = 1 << 16
 _CACHED_LENGTH = 64
@@ -21,7 +22,7 @@ class SpmEncoder:
 
     def __init__(self, vocab: Vocab) -> None:
         self._ids = vocab.token_to_id
-        self._ranks = dict(zip(vocab.tokens, _ranks(scores(vocab)), strict=True))
+        self._ranks = dict(zip(vocab.tokens, _ranks(vocab.scores), strict=True))
         self._unk = vocab.ids["unk"]
         self._split = _word_starts(vocab.tokens).split
         self._cache: dict[str, list[int]] = {}
@@ -55,14 +56,6 @@ def byte_id(ids: dict[str, int], byte: int, unk: int) -> int:
     """The token for one byte: <0xXX>, the ASCII character itself, or `unk`."""
     token = ids.get(f"<0x{byte:02X}>")
     return token if token is not None else ids.get(chr(byte), unk) if byte < 128 else unk
-
-
-def scores(vocab: Vocab) -> Any:
-    """Score of each token, float32 (n_vocab,)."""
-    md, key = vocab.metadata, "tokenizer.ggml.scores"
-    if key in md and getattr(md[key], "dtype", None) is not None and md[key].dtype.kind in "iu":
-        return md.get_ints(key, length=vocab.n_vocab).astype("f4")
-    return md.get_floats(key, length=vocab.n_vocab).astype("f4")
 
 
 def _ranks(score: Any) -> list[int]:

@@ -6,27 +6,25 @@ Source: Kudo, "Subword Regularization" (2018); the map is a double-array trie as
 
 from __future__ import annotations
 
-from edgert.formats.metadata import Metadata
-from edgert.formats.tok_spm import scores
-from edgert.formats.tok_vocab import NORMAL, UNUSED, USER_DEFINED, Vocab
+from edgert.formats.tok_roles import NORMAL, UNUSED, USER_DEFINED
+from edgert.formats.tok_vocab import Vocab
 
 _UNKNOWN_PENALTY = 10.0
 
 
 class CharMap:
-    """Longest-prefix replacement of byte strings: `tokenizer.ggml.precompiled_charsmap`."""
+    """Longest-prefix replacement of byte strings: `tokenizer.ggml.precompiled_charsmap`, False where there is none."""
 
-    def __init__(self, md: Metadata) -> None:
-        key = "tokenizer.ggml.precompiled_charsmap"
-        blob = md.get_ints(key).astype("u1").tobytes() if key in md else b"\0\0\0\0\0"
-        size = int.from_bytes(blob[:4], "little")
-        if len(blob) < 5 or size % 4 or size + 4 >= len(blob):
-            raise md.error(key, f"has {len(blob)} bytes, too few for the trie of {size} bytes it announces")
+    def __init__(self, vocab: Vocab) -> None:
         import numpy as np
 
-        self._nodes: list[int] = np.frombuffer(blob, "<u4", size // 4, 4).tolist()
+        blob = vocab.charsmap
+        size = int.from_bytes(blob[:4], "little")
+        self._nodes: list[int] = np.frombuffer(blob, "<u4", size // 4, 4).tolist() if blob else []
         self._texts = blob[4 + size :]
-        self._error = md.error(key, "has a node or a text that lies outside of it")
+        self._error = vocab.metadata.error(
+            "tokenizer.ggml.precompiled_charsmap", "has a node or a text that lies outside of it"
+        )
 
     def __bool__(self) -> bool:
         return bool(self._nodes)
@@ -81,8 +79,8 @@ class UnigramEncoder:
         self._unk = vocab.ids["unk"]
         self._space = "▁" if vocab.escape_whitespaces else " "
         self._prepend, self._squeeze = vocab.add_space_prefix, vocab.remove_extra_whitespaces
-        self._map = CharMap(vocab.metadata)
-        score, attrs = scores(vocab).tolist(), vocab.attrs
+        self._map = CharMap(vocab)
+        score, attrs = vocab.scores.tolist(), vocab.attrs
         normal = [s for s, a in zip(score, attrs, strict=True) if a & NORMAL]
         self._unknown_score = min(normal, default=0.0) - _UNKNOWN_PENALTY
         self._tokens: dict[str, tuple[int, float]] = {}

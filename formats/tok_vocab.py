@@ -6,67 +6,30 @@ are special by their text because converters do not say so).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from edgert.formats.metadata import Metadata
 from edgert.formats.tok_pre import PreTokenizer, pre_tokenizer
+from edgert.formats.tok_roles import (
+    BYTE,
+    CONTROL,
+    NO_TOKEN,
+    NORMAL,
+    ROLES,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    set_by_text,
+    set_strip,
+)
 
-# Token attributes, one bit each. The file gives one type per token; text rules below add bits.
-UNKNOWN, UNUSED, NORMAL, CONTROL, USER_DEFINED, BYTE, LSTRIP, RSTRIP = (1 << i for i in range(8))
-_ATTR_OF_TYPE = bytes((0, NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE))  # index: tokenizer.ggml.token_type
+# index: tokenizer.ggml.token_type
+_ATTR_OF_TYPE = bytes((0, NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE))
 
-NO_TOKEN = -1
-_BAR = "\uff5c"  # the wide | in tokens of DeepSeek
 _UNSET = 2**32 - 1  # -1 as the unsigned 32-bit value some converters write
-
-# role -> (metadata keys, the last one present wins; texts that mark a token as having the role)
-_ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "bos": (("bos_token_id",), ()),
-    "eos": (("eos_token_id",), ()),
-    "unk": (("unknown_token_id",), ()),
-    "sep": (("seperator_token_id", "separator_token_id"), ()),
-    "pad": (("padding_token_id",), ()),
-    "mask": (("mask_token_id",), ()),
-    "eot": (
-        ("eot_token_id",),
-        ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>",
-         "[EOT]", f"<{_BAR}end▁of▁sentence{_BAR}>", "<end_of_utterance>"),
-    ),
-    "eom": (("eom_token_id",), ("<|eom_id|>",)),
-    "fim_pre": (
-        ("fim_pre_token_id", "prefix_token_id"),
-        ("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", f"<{_BAR}fim▁begin{_BAR}>", "<PRE>", "▁<PRE>",
-         "<|code_prefix|>", "<|prefix|>"),
-    ),
-    "fim_suf": (
-        ("fim_suf_token_id", "suffix_token_id"),
-        ("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", f"<{_BAR}fim▁hole{_BAR}>", "<SUF>", "▁<SUF>",
-         "<|code_suffix|>", "<|suffix|>"),
-    ),
-    "fim_mid": (
-        ("fim_mid_token_id", "middle_token_id"),
-        ("<|fim_middle|>", "<fim-middle>", "<fim_middle>", f"<{_BAR}fim▁end{_BAR}>", "<MID>", "▁<MID>",
-         "<|code_middle|>", "<|middle|>"),
-    ),
-    "fim_pad": (("fim_pad_token_id",), ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]")),
-    "fim_rep": (
-        ("fim_rep_token_id",),
-        ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
-    ),
-    "fim_sep": (("fim_sep_token_id",), ("<|file_sep|>",)),
-}  # fmt: skip
-
-# Tokens that end a generation, whatever else they are.
-_EOG_TEXTS = (
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
-    "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
-    "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", f"<{_BAR}end▁of▁sentence{_BAR}>", "[e~[",
-)  # fmt: skip
-# Parts of the gpt-oss message format that are always to be seen in the text.
-_VISIBLE_TEXTS = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 
 DEFAULT_IDS: dict[str, dict[str, int]] = {
     "llama": {"bos": 1, "eos": 2, "unk": 0},
@@ -89,6 +52,9 @@ class Vocab:
     attrs: bytearray  # attribute bits per token
     pre: PreTokenizer | None  # BPE only
     n_vocab: int
+    merges: list[str] = field(default_factory=list)  # BPE only, the best first
+    scores: Any = None  # SPM and Unigram only: float32 (n_vocab,)
+    charsmap: bytes = b""  # Unigram only: size of the trie (4 bytes, little-endian), trie, replacement texts
     ids: dict[str, int] = field(default_factory=dict)  # role -> token id; "eot" is in `eot_candidates` when not here
     eot_candidates: list[int] = field(default_factory=list)
     eog_ids: set[int] = field(default_factory=set)
@@ -138,20 +104,26 @@ def load_vocab(metadata: Mapping[str, Any], *, allow_unknown_pre: bool = False) 
         name = "gemma4" if model == "gemma4" else md.get_str("tokenizer.ggml.pre", "default")
         pre = pre_tokenizer(md, name, allow_unknown=allow_unknown_pre)
     vocab = Vocab(model, md, tokens, _attrs(md, len(tokens)), pre, len(tokens))
+    if pre is not None:
+        vocab.merges = _merges(md)
+    elif model != "bert":
+        vocab.scores = _scores(md, len(tokens))
+    if model == "t5":
+        vocab.charsmap = _charsmap(md)
+    _check_bytes(vocab)
     if len(vocab.token_to_id) != len(tokens):
         twice = next(i for i, t in enumerate(tokens) if vocab.token_to_id[t] != i)
         raise md.error(f"tokenizer.ggml.tokens[{twice}]", f"{tokens[twice]!r} occurs twice")
     _set_flags(vocab)
     _set_ids(vocab)
-    _set_by_text(vocab)
-    _set_strip(vocab)
+    set_by_text(vocab)
+    set_strip(vocab)
     return vocab
 
 
 def _tokens(md: Metadata) -> list[str]:
     key = "tokenizer.ggml.tokens"
-    array = md.get_strings(key)
-    tokens: list[str] = array.tolist() if hasattr(array, "tolist") else list(array)
+    tokens = _list(md.get_strings(key))
     if not tokens:
         raise md.error(key, "is empty")
     if not all(tokens):
@@ -168,6 +140,51 @@ def _attrs(md: Metadata, n: int) -> bytearray:
         bad = int(((types < 0) | (types >= len(_ATTR_OF_TYPE))).argmax())
         raise md.error(f"{key}[{bad}]", f"{types[bad]} is not within 0 to {len(_ATTR_OF_TYPE) - 1}")
     return bytearray(types.astype("u1").tobytes().translate(_ATTR_OF_TYPE.ljust(256, b"\0")))
+
+
+def _merges(md: Metadata) -> list[str]:
+    key = "tokenizer.ggml.merges"
+    if key not in md and md.get_str("tokenizer.ggml.pre", "") == "kimi-k2":
+        return []  # made from a tiktoken vocabulary, which has none
+    merges = _list(md.get_strings(key))
+    if not all(" " in m[1:] for m in merges):
+        bad = next(i for i, m in enumerate(merges) if " " not in m[1:])
+        raise md.error(f"{key}[{bad}]", f"{merges[bad]!r} is not two parts with a space between")
+    return merges
+
+
+def _scores(md: Metadata, n: int) -> Any:
+    key = "tokenizer.ggml.scores"
+    integers = key in md and getattr(getattr(md[key], "dtype", None), "kind", "") == "i"
+    return (md.get_ints if integers else md.get_floats)(key, length=n).astype("f4")
+
+
+def _charsmap(md: Metadata) -> bytes:
+    key = "tokenizer.ggml.precompiled_charsmap"
+    if key not in md:
+        return b""
+    blob: bytes = md.get_ints(key).astype("u1").tobytes()
+    size = int.from_bytes(blob[:4], "little")
+    if len(blob) < 5 or size < 4 or size % 4 or size + 4 >= len(blob):
+        raise md.error(key, f"has {len(blob)} bytes, which does not fit the trie of {size} bytes it announces")
+    return blob
+
+
+def _check_bytes(v: Vocab) -> None:
+    at = v.attrs.find(BYTE)
+    while at >= 0:
+        text = v.tokens[at]
+        if len(text) != 6 or not text.startswith("<0x") or not text.endswith(">") or not _is_hex(text[3:5]):
+            raise v.metadata.error(f"tokenizer.ggml.tokens[{at}]", f"{text!r} is no byte (<0x00> to <0xFF>)")
+        at = v.attrs.find(BYTE, at + 1)
+
+
+def _is_hex(text: str) -> bool:
+    return all(c in "0123456789abcdefABCDEF" for c in text)
+
+
+def _list(array: Sequence[str]) -> list[str]:
+    return array.tolist() if hasattr(array, "tolist") else list(array)
 
 
 def _set_flags(v: Vocab) -> None:
@@ -193,7 +210,7 @@ def _set_flags(v: Vocab) -> None:
 def _set_ids(v: Vocab) -> None:
     md, n = v.metadata, v.n_vocab
     defaults = DEFAULT_IDS[v.model]
-    for role, (keys, _) in _ROLES.items():
+    for role, (keys, _) in ROLES.items():
         default = defaults.get(role, NO_TOKEN)
         if role == "bos" and v.pre is not None and v.pre.no_default_bos:
             default = NO_TOKEN
@@ -207,58 +224,3 @@ def _set_ids(v: Vocab) -> None:
     for flag, role in (("add_bos", "bos"), ("add_eos", "eos")):
         if getattr(v, flag) and v.ids[role] == NO_TOKEN:
             raise md.error(f"tokenizer.ggml.{role}_token_id", f"is missing, but {flag}_token is true")
-
-
-def _set_by_text(v: Vocab) -> None:
-    """Roles and end-of-generation tokens that are known by their text, and the exceptions llama.cpp makes."""
-    find, attrs = v.token_to_id.get, v.attrs
-    for role, (_, texts) in _ROLES.items():
-        if texts and v.ids[role] == NO_TOKEN:
-            found = [i for t in texts if (i := find(t)) is not None]
-            if role == "eot":
-                v.eot_candidates = found
-            elif found:
-                v.ids[role] = found[0]
-                attrs[found[0]] |= CONTROL
-    v.eog_ids = {v.ids[r] for r in ("fim_pad", "fim_rep", "fim_sep", "eos", "eot", "eom")} - {NO_TOKEN}
-    for text in _EOG_TEXTS:
-        if (i := find(text)) is not None:
-            v.eog_ids.add(i)
-            attrs[i] |= CONTROL
-    for text in _VISIBLE_TEXTS:
-        if (i := find(text)) is not None:
-            attrs[i] = USER_DEFINED
-    names = {v.tokens[i] for i in v.eog_ids}
-    calls = names & {"<|call|>", "<|calls|>"}
-    if "<|end|>" in names and calls and names & {"<|return|>", "<|flush|>"}:
-        # gpt-oss and solar-open end a part of a message with <|end|> and the message with another token
-        _not_eog(v, "<|end|>", USER_DEFINED)
-    if {"<|tool_response>", "</s>"} <= names:  # gemma 4 has </s> as plain text
-        _not_eog(v, "</s>", NORMAL)
-
-
-def _not_eog(v: Vocab, text: str, attr: int) -> None:
-    v.eog_ids.discard(v.token_to_id[text])
-    v.attrs[v.token_to_id[text]] = attr
-
-
-def _set_strip(v: Vocab) -> None:
-    """White space that a special token swallows. Files do not say so: llama.cpp knows a few models by name."""
-    md, ids = v.metadata, v.token_to_id
-    arch, name = md.get_str("general.architecture", ""), md.get_str("general.name", "").lower()
-    pre = md.get_str("tokenizer.ggml.pre", "")
-    if any(s in pre for s in ("jina-v2-de", "jina-v2-es", "jina-v2-code")) or any(
-        s in arch for s in ("nomic-bert-moe", "jina-bert-v3")
-    ):
-        if "<mask>" in ids:
-            v.attrs[ids["<mask>"]] |= LSTRIP
-    elif "phi-3" in name or "phi3" in name:
-        for i in v.special_ids:
-            v.attrs[i] |= RSTRIP
-        if "</s>" in ids:
-            v.attrs[ids["</s>"]] |= RSTRIP
-        for text in ("<unk>", "<s>", "<|endoftext|>"):
-            if text in ids:
-                v.attrs[ids[text]] &= ~RSTRIP & 255
-    elif "modern-bert" in name and "[MASK]" in ids:
-        v.attrs[ids["[MASK]"]] |= LSTRIP

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import unicodedata
 
+from edgert.formats.tok_roles import NO_TOKEN
 from edgert.formats.tok_unicode import WHITESPACE
-from edgert.formats.tok_vocab import NO_TOKEN, Vocab
+from edgert.formats.tok_vocab import Vocab
 
 _CHINESE = (
     (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F),

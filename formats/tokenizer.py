@@ -13,18 +13,9 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from edgert.formats.metadata import Metadata
+from edgert.formats.tok_roles import BYTE, CONTROL, NO_TOKEN, NORMAL, UNKNOWN, USER_DEFINED
 from edgert.formats.tok_special import Partition
-from edgert.formats.tok_vocab import (
-    BYTE,
-    CONTROL,
-    DEFAULT_IDS,
-    NO_TOKEN,
-    NORMAL,
-    UNKNOWN,
-    USER_DEFINED,
-    Vocab,
-    load_vocab,
-)
+from edgert.formats.tok_vocab import DEFAULT_IDS, Vocab, load_vocab
 
 __all__ = ["NO_TOKEN", "StreamDecoder", "Tokenizer", "load_tokenizer"]
 
