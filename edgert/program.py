@@ -138,16 +138,16 @@ class Program:
     def arena_bytes(plan: Plan, sizes: Sizes) -> int:
         """Bytes of arena that the plan needs."""
         slots = slots_bound(plan, sizes.tokens, sizes.tile)
-        return place(plan, sizes)[1] + plan.scratch * sizes.threads + 8 * slots + 4 * plan.experts + 1024
+        return place(plan, sizes)[1] + plan.scratch * sizes.threads + 8 * slots + 8 * plan.experts + 1024
 
     def _tables_bytes(self) -> int:
-        return 8 * slots_bound(self.plan, self.sizes.tokens, self.sizes.tile) + 4 * self.plan.experts + 512
+        return 8 * slots_bound(self.plan, self.sizes.tokens, self.sizes.tile) + 8 * self.plan.experts + 512
 
     def _bind_tables(self, at: int) -> None:
         slots = slots_bound(self.plan, self.sizes.tokens, self.sizes.tile)
         self._bound["slots", 0] = at
         self._bound["segments", 0] = at + 64
-        self._bound["source", 0] = at + 128 + (4 * self.plan.experts + 67) // 64 * 64
+        self._bound["source", 0] = at + 128 + (8 * self.plan.experts + 67) // 64 * 64
         self._bound["expert_of", 0] = self._bound["source", 0] + 4 * slots
 
     def _address(self, value: Value, op_index: int) -> int | float:

@@ -177,11 +177,13 @@ def merge(tid, nth, batch, partial, ld_partial, heads, d_v, window, y, ldy):
                 top = max(top, f32_at(p + step * i))
             total = np.float32(0)
             for i in range(pieces):
-                total += f32_at(p + step * i + 4) * exp1(f32_at(p + step * i) - top)
+                weight = exp1(f32_at(p + step * i) - top)
+                set_f32(p + step * i, weight)
+                total += f32_at(p + step * i + 4) * weight
             for c in range(0, d_v, 16):
                 a = _zero16()
                 for i in range(pieces):
-                    a = fma(_f16v(p + step * i + 8 + 4 * c), _full16(exp1(f32_at(p + step * i) - top)), a)
+                    a = fma(_f16v(p + step * i + 8 + 4 * c), _full16(f32_at(p + step * i)), a)
                 store(y + ldy * r + 4 * (d_v * h + c), a * (np.float32(1) / total))
 
 

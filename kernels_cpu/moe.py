@@ -45,7 +45,8 @@ def route(tid, nth, count, logits, experts, used, ids, weights, normalise, facto
 
 
 def group(tid, nth, count, ids, used, experts, align, slots, segments, source, expert_of, slot_of):
-    """Pairs -> slots. slots: address of the number of slots (i64). segments: i32 (experts + 1,), in units of align.
+    """Pairs -> slots. slots: address of the number of slots (i64). segments: i32 (experts + 1,), in units of align, and
+    room for i32 (experts,) behind it.
 
     source: i32 (slots,) token row, -1 for padding; expert_of: i32 (slots,); slot_of: i32 (rows, used).
     """
@@ -66,13 +67,15 @@ def group(tid, nth, count, ids, used, experts, align, slots, segments, source, e
         for s in range(align * i32_at(segments + 4 * e), align * i32_at(segments + 4 * e + 4)):
             set_i32(source + 4 * s, -1)
             set_i32(expert_of + 4 * s, e)
+    following = segments + 4 * (experts + 1)
     for e in range(experts):
-        s = align * i32_at(segments + 4 * e)
-        for i in range(pairs):
-            if i32_at(ids + 4 * i) == e:
-                set_i32(source + 4 * s, i // used)
-                set_i32(slot_of + 4 * i, s)
-                s += 1
+        set_i32(following + 4 * e, align * i32_at(segments + 4 * e))
+    for i in range(pairs):
+        p = following + 4 * i32_at(ids + 4 * i)
+        s = i32_at(p)
+        set_i32(p, s + 1)
+        set_i32(source + 4 * s, i // used)
+        set_i32(slot_of + 4 * i, s)
 
 
 def combine(tid, nth, count, x, ldx, weights, slot_of, used, y, ldy, n, accumulate):
