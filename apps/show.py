@@ -4,6 +4,7 @@
 """
 
 import argparse
+import math
 from typing import Any
 
 import edgert
@@ -97,6 +98,8 @@ def _text(value: Any, full: bool) -> str:
 
 def _plain(value: Any) -> Any:
     """Metadata as JSON can hold it; of a long array (a vocabulary) only how many values there are."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     if isinstance(value, str | bool | int | float):
         return value
     return list(value) if len(value) <= JSON_ITEMS else {"values": len(value)}

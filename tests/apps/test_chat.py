@@ -16,16 +16,18 @@ Run = Callable[..., "CompletedProcess[str]"]
 
 
 def test_piped_conversation(run: Run, smollm2_path: Path, tmp_path: Path) -> None:
-    """Each line gets an answer on standard output, and the conversation is remembered and saved."""
+    """Each line gets an answer on standard output; a saved conversation goes on as it would have."""
     saved = tmp_path / "talk.json"
-    typed = f"My name is Ada.\nWhat is my name?\n/stats\n/save {saved}\n/nosuch\n"
-    done = run("chat", str(smollm2_path), "--temp", "0", "-n", "24", stdin=typed)
+    first, second = "What is the capital of France, and what is it known for?", "Tell me more about its museums."
+    arguments = ["chat", str(smollm2_path), "--temp", "0", "-n", "12"]
+    done = run(*arguments, stdin=f"{first}\n/save {saved}\n/nosuch\n{second}\n/stats\n")
     assert done.returncode == 0, done.stderr
-    assert "Ada" in done.stdout.splitlines()[-5]
-    assert "reused" in done.stdout
+    answer, note, more, *stats = done.stdout.splitlines()
+    assert answer.startswith("The capital of France is Paris")
+    assert note == f"saved 2 messages to {saved}"
     assert "no command /nosuch" in done.stderr
-    again = run("chat", str(smollm2_path), "--temp", "0", "-n", "24", stdin=f"/load {saved}\nWhat is my name?\n")
-    assert "Ada" in again.stdout.splitlines()[-1]
+    assert re.search(r"prompt \d+ tokens \([1-9]\d* reused\)", stats[0])
+    assert run(*arguments, stdin=f"/load {saved}\n{second}\n").stdout.splitlines()[-1] == more
 
 
 @pytest.mark.big
@@ -85,20 +87,25 @@ if os.name == "posix":
             seen, self.shown = self.shown[: match.end()], self.shown[match.end() :]
             return seen
 
-        def end(self) -> int:
-            code = self.process.wait(timeout=20)
+        def wait(self) -> int:
+            """The exit code."""
+            return self.process.wait(timeout=20)
+
+        def end(self) -> None:
+            """End the program if it has not ended, and give the terminal back."""
+            self.process.kill()
+            self.process.wait()
             os.close(self.ours)
-            return code
 
     @pytest.fixture
     def terminal(edgert_command: str, smollm2_path: Path, tmp_path: Path) -> Iterator[Terminal]:
         """A chat with SmolLM2 at its first prompt, with a home of its own for the history."""
         command = [edgert_command, "chat", str(smollm2_path), "--temp", "0"]
         program = Terminal(command, EDGERT_HOME=str(tmp_path))
-        program.wait_for(r"/help lists the commands\s+>>> ")
-        yield program
-        if program.process.poll() is None:
-            program.process.kill()
+        try:
+            program.wait_for(r"/help lists the commands\s+>>>")
+            yield program
+        finally:
             program.end()
 
     def test_ctrl_c_stops_the_answer_then_leaves(terminal: Terminal) -> None:
@@ -106,24 +113,24 @@ if os.name == "posix":
         terminal.type("Write a very long story about a lighthouse.\r")
         terminal.wait_for(r"\n\S+ \S+ \S+ ")
         terminal.type("\x03")
-        terminal.wait_for(r"\(stopped\)\s+>>> ", 5)
-        terminal.type("What is the capital of France?\r")
-        assert "Paris" in terminal.wait_for(r"Paris[^\n]*\n(.|\n)*>>> ")
+        terminal.wait_for(r"\(stopped\)\s+>>>", 5)
+        terminal.type("What is the capital of France, and what is it known for?\r")
+        assert "The capital of France is Paris" in terminal.wait_for(r"Paris(.|\n)*>>>")
         terminal.type("half a message\x03")
         terminal.type("\x03")
-        assert terminal.end() == 0
+        assert terminal.wait() == 0
         assert "Traceback" not in terminal.shown
 
     def test_lines_history_and_exit(terminal: Terminal, tmp_path: Path) -> None:
         """A backslash continues the line, and the history is kept where only the user can read it."""
         terminal.type("/set max-tokens 4\r")
-        terminal.wait_for(r"max-tokens: 4\s+>>> ")
+        terminal.wait_for(r"max-tokens: 4\s+>>>")
         terminal.type("first line\\\r")
-        terminal.wait_for(r"\.\.\. ")
+        terminal.wait_for(r"\.\.\.")
         terminal.type("second line\r")
-        terminal.wait_for(r"\(cut off.*\s+>>> ")
+        terminal.wait_for(r"\(cut off.*\s+>>>")
         terminal.type("/exit\r")
-        assert terminal.end() == 0
+        assert terminal.wait() == 0
         history = tmp_path / "chat_history"
         assert "first line" in history.read_text(encoding="utf-8")
         assert history.stat().st_mode & 0o077 == 0

@@ -12,7 +12,7 @@ import pytest
 
 Run = Callable[..., "CompletedProcess[str]"]
 DATA = Path(__file__).parent.parent / "data"
-QUESTION = "What is the capital of France?"
+QUESTION = "What is the capital of France, and what is it known for?"
 
 
 @pytest.fixture
