@@ -88,3 +88,12 @@ def test_models_that_cannot_be_used(
     assert one_line(done.stderr), done.stderr
     assert done.stderr.startswith(f"edgert {command}: ")
     assert says in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["doctor"], ["run", "smollm2-135m", "-p", "x"]], ids=lambda a: a[0])
+def test_unknown_isa_level(arguments: list[str], run: Run, smollm2_path: Path) -> None:
+    """EDGERT_ISA with a name that is no level is a mistake like any other."""
+    done = run(*arguments, EDGERT_ISA="mmx")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert one_line(done.stderr), done.stderr
+    assert "mmx" in done.stderr
