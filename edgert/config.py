@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from .formats.errors import FormatError
 from .formats.gguf import Gguf
+from .formats.tokenizer import Tokenizer
 
 MAX_LAYERS, MAX_HEADS, MAX_EXPERTS = 1024, 4096, 4096
 
@@ -122,3 +123,12 @@ class Config:
             else:
                 raise self.error("attention.sliding_window_pattern", f"is not a period nor {self.n_layer} flags")
         return [bool(period) and i % period < period - 1 for i in range(self.n_layer)]
+
+
+def check_vocabulary(gguf: Gguf, config: Config, tokenizer: Tokenizer) -> None:
+    """FormatError if the embedding has rows without a token, or tokens without a row."""
+    if tokenizer.model != "no_vocab" and tokenizer.n_vocab != config.n_vocab:
+        raise gguf.metadata.error(
+            "tokenizer.ggml.tokens",
+            f"{tokenizer.n_vocab} tokens, but token_embd.weight has {config.n_vocab} rows",
+        )

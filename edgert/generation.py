@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from .errors import EdgertError
-from .formats.tokenizer import StreamDecoder
+from .formats.tokenizer import StreamDecoder, Tokenizer
 from .sampling import Sampler
 
 if TYPE_CHECKING:
+    from . import kv
     from .model import Model
+
+F32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -47,89 +52,131 @@ class Completion:
     timings: Timings
 
 
+class Answer:
+    """The state of one answer: chooses tokens, makes text of them, knows when to stop.
+
+    `token` is the one to feed next, None at the end.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: list[int], max_tokens: int, sampler: Sampler, stop: Sequence[str],
+                 ignore_eos: bool) -> None:  # fmt: skip
+        self.prompt = prompt
+        self.cached = 0  # prompt tokens that were in the cache
+        self.token: int | None = None
+        self.max_tokens = max_tokens
+        self._sampler, self._stop = sampler, stop
+        self._ends = frozenset() if ignore_eos else tokenizer.eog_ids
+        self._decoder = StreamDecoder(tokenizer, continues=True)
+        self._history = list(prompt)
+        self._held = ""  # text that might begin a stop string
+        self._text: list[str] = []
+        self._ids: list[int] = []
+        self._reason = "length"
+        self._start = time.perf_counter()
+        self._first = self._last = self._start
+
+    def advance(self, logits: F32) -> str:
+        """Choose the next token from logits (n_vocab,), which are changed; the text that became certain."""
+        if not self._ids:
+            self._first = time.perf_counter()
+        token = self._sampler.choose(logits, self._history)
+        self._last = time.perf_counter()
+        if token in self._ends:
+            return self._end("stop")
+        self._ids.append(token)
+        self._history.append(token)
+        self._held, stopped = _cut(self._held + self._decoder.feed(token), self._stop)
+        if stopped:
+            return self._end("stop", whole=True)
+        if len(self._ids) >= self.max_tokens:
+            return self._end("length")
+        self.token = token
+        piece, self._held = _release(self._held, self._stop)
+        return self._say(piece)
+
+    def _end(self, reason: str, *, whole: bool = False) -> str:
+        self.token, self._reason = None, reason
+        if not whole:
+            self._held, stopped = _cut(self._held + self._decoder.flush(), self._stop)
+            self._reason = "stop" if stopped else reason
+        return self._say(self._held)
+
+    def _say(self, piece: str) -> str:
+        if piece:
+            self._text.append(piece)
+        return piece
+
+    def completion(self) -> Completion:
+        """What has been said so far."""
+        prompt_s, decode_s = self._first - self._start, self._last - self._first
+        fresh, rest = len(self.prompt) - self.cached, max(0, len(self._ids) - 1)
+        return Completion(
+            "".join(self._text), self._ids, self._reason, Usage(len(self.prompt), len(self._ids), self.cached),
+            Timings(prompt_s, decode_s, fresh / prompt_s if prompt_s else 0.0, rest / decode_s if decode_s else 0.0),
+        )  # fmt: skip
+
+
 class Stream(Iterator[str]):
     """Pieces of an answer, whole characters each. `close` stops the work; `completion` is there at the end."""
 
-    def __init__(self, model: Model, ids: list[int], max_tokens: int, sampler: Sampler, stop: Sequence[str],
-                 ignore_eos: bool) -> None:  # fmt: skip
-        self._model, self._prompt, self._sampler, self._stop = model, ids, sampler, stop
-        self._max_tokens = max_tokens
-        self._ends = frozenset() if ignore_eos else model.tokenizer.eog_ids
-        self._text: list[str] = []
-        self._ids: list[int] = []
-        self._cached = 0
-        self._reason = "length"
-        self._prompt_s = self._decode_s = 0.0
-        self._completion: Completion | None = None
+    def __init__(self, model: Model, answer: Answer) -> None:
+        self._model, self._answer = model, answer
         self._pieces: Generator[str, None, None] = self._run()
+        self._ended = False
 
     def __next__(self) -> str:
-        return next(self._pieces)
+        try:
+            return next(self._pieces)
+        except StopIteration:
+            self._ended = True
+            raise
 
     def close(self) -> None:
         """Stop. What has been said so far becomes the completion."""
         self._pieces.close()
-        if self._completion is None:
-            self._finish()
+        self._ended = True
 
     @property
     def completion(self) -> Completion:
         """The whole answer; EdgertError before its end."""
-        if self._completion is None:
+        if not self._ended:
             raise EdgertError("the answer has not ended yet: read the stream to its end or close it")
-        return self._completion
+        return self._answer.completion()
 
     def _run(self) -> Generator[str, None, None]:
-        decoder = StreamDecoder(self._model.tokenizer, continues=True)
-        held = ""  # text that might begin a stop string
-        for token in self._tokens():
-            held, done = _cut(held + decoder.feed(token), self._stop)
-            piece, held = (held, "") if done else _release(held, self._stop)
-            if piece:
-                self._text.append(piece)
-                yield piece
-            if done:
-                self._reason = "stop"
-                break
-        else:
-            rest, done = _cut(held + decoder.flush(), self._stop)
-            self._reason = "stop" if done else self._reason
-            if rest:
-                self._text.append(rest)
-                yield rest
-        self._finish()
-
-    def _tokens(self) -> Iterator[int]:
-        model, history = self._model, list(self._prompt)
-        start = time.perf_counter()
-        with model.lease(self._prompt) as sequence:
-            self._cached = len(sequence.tokens)
-            logits = np.empty((1, model.n_vocab), np.float32)
-            model.feed_prompt(sequence, self._prompt[self._cached :], logits)
-            self._prompt_s = time.perf_counter() - start
-            start = time.perf_counter()
+        model, answer = self._model, self._answer
+        logits = np.empty((1, model.n_vocab), np.float32)
+        with model.lease(answer) as sequence:
+            model.feed_prompt(sequence, answer.prompt, logits)
             while True:
-                token = self._sampler.choose(logits[0], history)
-                if token in self._ends:
-                    self._reason = "stop"
+                if piece := answer.advance(logits[0]):
+                    yield piece
+                if answer.token is None:
                     return
-                self._ids.append(token)
-                history.append(token)
-                self._decode_s = time.perf_counter() - start
-                yield token
-                if len(self._ids) >= self._max_tokens:
-                    return
-                model.feed_token(sequence, token, logits)
+                model.feed_tokens([(sequence, answer.token)], logits)
 
-    def _finish(self) -> None:
-        fresh = len(self._prompt) - self._cached
-        rest = max(0, len(self._ids) - 1)
-        self._completion = Completion(
-            "".join(self._text), self._ids, self._reason,
-            Usage(len(self._prompt), len(self._ids), self._cached),
-            Timings(self._prompt_s, self._decode_s, fresh / self._prompt_s if self._prompt_s else 0.0,
-                    rest / self._decode_s if self._decode_s else 0.0),
-        )  # fmt: skip
+
+def run_together(model: Model, answers: Sequence[Answer], most: int) -> None:
+    """Generate all answers, at most `most` in one decode step and as fit in the cache; one joins when one ends."""
+    waiting = list(reversed(answers))
+    running: list[tuple[Answer, kv.Sequence, ExitStack]] = []
+    logits = np.empty((most, model.n_vocab), np.float32)
+    with ExitStack() as everything:
+        while waiting or running:
+            while waiting and len(running) < most and model.fits([a for a, _, _ in running] + waiting[-1:]):
+                answer, stack = waiting.pop(), everything.enter_context(ExitStack())
+                sequence = stack.enter_context(model.lease(answer))
+                model.feed_prompt(sequence, answer.prompt, logits[:1])
+                answer.advance(logits[0])
+                running.append((answer, sequence, stack))
+            for answer, _, stack in running:
+                if answer.token is None:
+                    stack.close()
+            running = [r for r in running if r[0].token is not None]
+            if running:
+                model.feed_tokens([(s, a.token) for a, s, _ in running if a.token is not None], logits[: len(running)])
+                for i, (answer, _, _) in enumerate(running):
+                    answer.advance(logits[i])
 
 
 def _cut(text: str, stop: Sequence[str]) -> tuple[str, bool]:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from . import kv
-from .config import Config
+from .config import Config, check_vocabulary
 from .formats.chat_template import chat_template_from_metadata
 from .formats.gguf import Gguf
-from .formats.tokenizer import Tokenizer, load_tokenizer
+from .formats.tokenizer import load_tokenizer
 from .kernels_cpu import isa, jit, team
 from .program import Program, Sizes
 from .runtime import DECODE_ROWS, PROMPT_ROWS, default_context, default_threads, make_plan
@@ -74,15 +74,6 @@ def verify(path: str | os.PathLike[str]) -> None:
         tokenizer = load_tokenizer(gguf.metadata)
         check_vocabulary(gguf, config, tokenizer)
         chat_template_from_metadata(gguf.metadata, tokenizer).check()
-
-
-def check_vocabulary(gguf: Gguf, config: Config, tokenizer: Tokenizer) -> None:
-    """FormatError if the embedding has rows without a token, or tokens without a row."""
-    if tokenizer.model != "no_vocab" and tokenizer.n_vocab != config.n_vocab:
-        raise gguf.metadata.error(
-            "tokenizer.ggml.tokens",
-            f"{tokenizer.n_vocab} tokens, but token_embd.weight has {config.n_vocab} rows",
-        )
 
 
 def system_info() -> dict[str, Any]:

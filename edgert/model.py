@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from . import kv
+from .config import Config, check_vocabulary
 from .errors import ContextLengthError, EdgertError
 from .formats.chat_template import ChatTemplate, chat_template_from_metadata
 from .formats.gguf import Gguf
 from .formats.tokenizer import Tokenizer, load_tokenizer
-from .generation import Completion, Stream
+from .generation import Answer, Completion, Stream, run_together
 from .runtime import Progress, Runtime
 from .sampling import Sampler, Settings
 
@@ -39,6 +40,7 @@ class Model:
         gguf = Gguf.open(path)
         try:
             self.tokenizer: Tokenizer = load_tokenizer(gguf.metadata)
+            check_vocabulary(gguf, Config(gguf), self.tokenizer)
             self._runtime = Runtime(gguf, threads=threads, n_ctx=n_ctx, precision=precision, kv_type=kv_type,
                                     progress=progress)  # fmt: skip
             self._fallback = chat_template_from_metadata(gguf.metadata, self.tokenizer)
@@ -125,6 +127,28 @@ class Model:
         ignore_eos: go on after end-of-turn tokens. sampling: fields of `edgert.Settings` (temperature, seed, ...).
         ContextLengthError if prompt and max_tokens do not fit in the context.
         """
+        return Stream(self, self._answer(prompt, max_tokens, stop, ignore_eos, sampling))
+
+    def generate_many(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        *,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        ignore_eos: bool = False,
+        **sampling: Any,
+    ) -> list[Completion]:
+        """Answers to several prompts, generated together: each step reads the weights once for all of them.
+
+        Settings as for `stream`; every answer is the one it would be alone.
+        """
+        answers = [self._answer(prompt, max_tokens, stop, ignore_eos, sampling) for prompt in prompts]
+        run_together(self, answers, min(len(answers), self._runtime.max_rows("decode")))
+        return [answer.completion() for answer in answers]
+
+    def _answer(self, prompt: str | Sequence[int], max_tokens: int | None, stop: str | Sequence[str], ignore_eos: bool,
+                sampling: Mapping[str, Any]) -> Answer:  # fmt: skip
+        self._open()
         ids = self.tokenize(prompt) if isinstance(prompt, str) else self._checked(prompt)
         if not ids:
             raise EdgertError("the prompt has no tokens")
@@ -143,7 +167,7 @@ class Model:
         if not all(isinstance(s, str) and s for s in stops):
             raise EdgertError("stop: every stop string must be text that is not empty")
         sampler = Sampler(_settings(sampling), self.n_vocab, self._runtime.kernels["sample.top"])
-        return Stream(self, ids, max_tokens or room, sampler, stops, ignore_eos)
+        return Answer(self.tokenizer, ids, max_tokens or room, sampler, stops, ignore_eos)
 
     @overload
     def chat(self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[False] = False, tools: Any = None,
@@ -160,14 +184,15 @@ class Model:
         ids = self.tokenizer.encode(text, add_special=not starts, parse_special=True)
         return self.stream(ids, **settings) if stream else self.generate(ids, **settings)
 
-    # ---- steps, for Stream ----
+    # ---- steps, for generation ----
 
     @contextmanager
-    def lease(self, prompt: Sequence[int]) -> Iterator[kv.Sequence]:
-        """A sequence that holds as much of the prompt as is still cached (never all of it).
+    def lease(self, answer: Answer) -> Iterator[kv.Sequence]:
+        """A sequence that holds as much of the answer's prompt as is still cached (never all of it).
 
         It is kept for reuse after a good end and dropped after an interruption.
         """
+        prompt = answer.prompt
         with self._lock:
             self._open()
             best = max(self._idle, key=lambda s: s.common(prompt), default=None)
@@ -176,6 +201,7 @@ class Model:
                 best.truncate(n)
             else:
                 best = kv.Sequence(self._runtime.pool, self.n_ctx)
+            answer.cached = len(best.tokens)
         try:
             yield best
         except GeneratorExit:
@@ -194,23 +220,28 @@ class Model:
             while len(self._idle) > KEPT:
                 self._idle.pop(0).truncate(0)
 
-    def feed_prompt(self, sequence: kv.Sequence, ids: Sequence[int], logits: F32) -> None:
-        """Run prompt tokens; logits (1, n_vocab) after the last."""
+    def fits(self, answers: Sequence[Answer]) -> bool:
+        """Whether the cache can hold these answers to their full length at once (one always fits)."""
+        pages = sum(-(-(len(a.prompt) + a.max_tokens) // kv.PAGE) for a in answers)
+        return len(answers) == 1 or pages <= self._runtime.pool.n_pages
+
+    def feed_prompt(self, sequence: kv.Sequence, prompt: Sequence[int], logits: F32) -> None:
+        """Run what the sequence lacks of the prompt; logits (1, n_vocab) after its last token."""
         size = self._runtime.max_rows("prompt")
-        for start in range(0, len(ids), size):
-            part = ids[start : start + size]
-            last = start + len(part) == len(ids)
+        for start in range(len(sequence.tokens), len(prompt), size):
+            part = prompt[start : start + size]
+            last = start + len(part) == len(prompt)
             with self._lock:
                 self._open()
                 self._make_room(len(part))
                 self._runtime.step("prompt", [(sequence, part)], [len(part) - 1] if last else [], logits)
 
-    def feed_token(self, sequence: kv.Sequence, token: int, logits: F32) -> None:
-        """Run one generated token; logits (1, n_vocab) after it."""
+    def feed_tokens(self, rows: Sequence[tuple[kv.Sequence, int]], logits: F32) -> None:
+        """Run one generated token of each sequence; logits (len(rows), n_vocab) after them."""
         with self._lock:
             self._open()
-            self._make_room(1)
-            self._runtime.step("decode", [(sequence, [token])], [0], logits)
+            self._make_room(len(rows))
+            self._runtime.step("decode", [(s, [token]) for s, token in rows], range(len(rows)), logits)
 
     def _make_room(self, n: int) -> None:
         """Drop idle sequences until n more tokens have pages."""
