@@ -6,7 +6,7 @@ import iced_x86
 import llvmlite.binding as llvm
 import pytest
 from edgert.kernels_cpu import isa, jit
-from kernel_calls import LEVELS, compile_all
+from kernel_calls import LEVELS
 
 KERNELS = [
     "act.quantise_rows", "act.quantise_tiles", "act.gated[silu]", "norm.rmsnorm", "rope.neox", "kv.write[f16]",
@@ -34,17 +34,24 @@ V3 = BASE | {
     "POPCNT",
 }
 V4 = V3 | {"AVX512F", "AVX512BW", "AVX512CD", "AVX512DQ", "AVX512VL"}
-ALLOWED = {"generic": BASE, "avx2": V3, "avxvnni": V3 | {"AVX_VNNI"}, "avx512vnni": V4 | {"AVX512_VNNI"}}
+V4_VNNI = V4 | {"AVX512_VNNI"}
+ALLOWED = {"generic": BASE, "avx2": V3, "avxvnni": V3 | {"AVX_VNNI"}, "avx512vnni": V4_VNNI,
+           "amx": V4_VNNI | {"AMX_TILE", "AMX_BF16"}}  # fmt: skip
 # The instructions that a level exists for: they must occur, or the check looks at the wrong thing.
 EXPECTED = {"generic": {"SSE2"}, "avx2": {"AVX2", "FMA", "F16C"}, "avxvnni": {"AVX2", "FMA", "F16C", "AVX_VNNI"},
-            "avx512vnni": {"AVX512F", "AVX512BW", "AVX512_VNNI"}}  # fmt: skip
+            "avx512vnni": {"AVX512F", "AVX512BW", "AVX512_VNNI"}, "amx": {"AMX_TILE", "AMX_BF16"}}  # fmt: skip
 
 FEATURES = {value: name for name, value in vars(iced_x86.CpuidFeature).items() if isinstance(value, int)}
 
 
+def kernels(level: str) -> list[str]:
+    return [*KERNELS, "amx.prompt[Q4_K]"] if isa.BY_NAME[level].bf16_tiles else KERNELS
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
-    compile_all(KERNELS)
+    for level in LEVELS:
+        jit.load(kernels(level), isa.BY_NAME[level])
 
 
 def instructions(kernel: str, level: str) -> list[iced_x86.Instruction]:
@@ -64,24 +71,25 @@ def features(instruction: iced_x86.Instruction) -> set[str]:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_no_instruction_above_the_level(kernel: str, level: str) -> None:
+def test_no_instruction_above_the_level(level: str) -> None:
     """Nothing that the level does not promise: no AVX in `generic`, no AVX-512 in `avx2`."""
-    found = instructions(kernel, level)
-    assert len(found) > 50
-    for instruction in found:
-        assert instruction.code != iced_x86.Code.INVALID
-        assert features(instruction) <= ALLOWED[level], f"{instruction} at {instruction.ip:#x}"
-        if level == "generic":
-            assert instruction.encoding == iced_x86.EncodingKind.LEGACY, str(instruction)
-        elif level != "avx512vnni":
-            assert instruction.encoding != iced_x86.EncodingKind.EVEX, str(instruction)
+    for kernel in kernels(level):
+        found = instructions(kernel, level)
+        assert len(found) > 50, kernel
+        for instruction in found:
+            place = f"{kernel}: {instruction} at {instruction.ip:#x}"
+            assert instruction.code != iced_x86.Code.INVALID, place
+            assert features(instruction) <= ALLOWED[level], place
+            if level == "generic":
+                assert instruction.encoding == iced_x86.EncodingKind.LEGACY, place
+            elif isa.BY_NAME[level].lanes == 8:
+                assert instruction.encoding != iced_x86.EncodingKind.EVEX, place
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_level_is_put_to_use(level: str) -> None:
     """All kernels together hold the instructions that set the level apart, 512 bits wide at the highest."""
-    found = [i for kernel in KERNELS for i in instructions(kernel, level)]
+    found = [i for kernel in kernels(level) for i in instructions(kernel, level)]
     assert set().union(*(features(i) for i in found)) >= EXPECTED[level]
-    if level == "avx512vnni":
+    if isa.BY_NAME[level].lanes == 16:
         assert any("zmm" in str(i) and i.mnemonic == iced_x86.Mnemonic.VPDPBUSD for i in found)

@@ -116,7 +116,7 @@ def half(value: float) -> bytes:
 
 
 # Worked by hand from the layouts: the block, and its first and last weights.
-BY_HAND = {
+BY_HAND: dict[str, tuple[Array, list[float], list[float]]] = {
     "Q8_1": (block(half(0.5), half(99), [1, 255, *[0] * 29, 128]), [0.5, -0.5, 0], [0, -64]),
     "Q8_K": (block(np.float32(2).tobytes(), [3, 254, *[0] * 253, 127], [7] * 32), [6, -4, 0], [0, 254]),
     "IQ4_NL": (block(half(1), [0xF0, *[0x88] * 14, 0x7A]), [-127, 1, 1], [1, -10]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +38,7 @@ def _compiled() -> None:
     compile_all(KERNELS)
 
 
-def dtype(el: str) -> np.dtype[np.generic]:
+def dtype(el: str) -> np.dtype[Any]:
     return np.dtype(f"{el[0]}{int(el[1:]) // 8}")
 
 
@@ -133,7 +134,8 @@ def test_exp2i(level: str) -> None:
 
 def dot4(acc: Array, u: Array, v: Array) -> Array:
     products = u.astype(np.int64) * v.astype(np.int64)
-    return (acc + products.reshape(*acc.shape, 4).sum(axis=-1)).astype(np.int32)
+    total: Array = (acc + products.reshape(*acc.shape, 4).sum(axis=-1)).astype(np.int32)
+    return total
 
 
 def lanes_of(width: str, level: str) -> int:
