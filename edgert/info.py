@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,15 @@ from .formats.gguf import Gguf
 from .formats.tokenizer import load_tokenizer
 from .kernels_cpu import isa, jit, team
 from .program import Program, Sizes
-from .runtime import DECODE_ROWS, PROMPT_ROWS, default_context, default_threads, make_plan
+from .runtime import (
+    DECODE_ROWS,
+    PROMPT_ROWS,
+    choose_level,
+    default_context,
+    default_threads,
+    load_kernels,
+    make_plan,
+)
 
 PROBE_BYTES = 256 << 20
 
@@ -29,7 +38,7 @@ class ModelInfo:
     """What a file says of itself."""
 
     path: Path
-    metadata: Any  # Mapping of GGUF keys
+    metadata: dict[str, Any]  # by GGUF key, arrays as lists
     arch: str
     n_ctx_train: int
     file_bytes: int
@@ -47,7 +56,7 @@ def inspect(path: str | os.PathLike[str]) -> ModelInfo:
     """Describe a model file without reading its weights. FormatError if it is malformed or not supported."""
     with Gguf.open(path) as gguf:
         config = Config(gguf)
-        level, threads = isa.choose(), default_threads()[0]
+        level, threads = choose_level(), default_threads()[0]
         plans = [make_plan(config, phase, "fast", level, "f16", 512) for phase in ("prompt", "decode")]
         rows = dict(zip(("prompt", "decode"), (PROMPT_ROWS, DECODE_ROWS), strict=True))
         arena = max(Program.arena_bytes(p, Sizes(rows[p.phase], rows[p.phase], level.tile, threads)) for p in plans)
@@ -57,9 +66,14 @@ def inspect(path: str | os.PathLike[str]) -> ModelInfo:
             values = sum(int(np.prod(info.shape, dtype=object)) for info in of_kind)
             tensors[kind] = (n, values, sum(info.nbytes for info in of_kind))
         return ModelInfo(
-            Path(path), gguf.metadata, config.arch, config.n_ctx_train, sum(s.stat().st_size for s in gguf.shards),
+            Path(path), _plain(gguf.metadata), config.arch, config.n_ctx_train, sum(s.stat().st_size for s in gguf.shards),
             tensors, kv.token_bytes(plans[0].cache, "f16"), arena, default_context(config, plans[0], "f16"),
         )  # fmt: skip
+
+
+def _plain(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata that outlives the open file."""
+    return {key: value.tolist() if hasattr(value, "tolist") else value for key, value in metadata.items()}
 
 
 def verify(path: str | os.PathLike[str]) -> None:
@@ -70,7 +84,7 @@ def verify(path: str | os.PathLike[str]) -> None:
     with Gguf.open(path) as gguf:
         config = Config(gguf)
         for phase in ("prompt", "decode"):
-            make_plan(config, phase, "fast", isa.choose(), "f16", 512)
+            make_plan(config, phase, "fast", choose_level(), "f16", 512)
         tokenizer = load_tokenizer(gguf.metadata)
         check_vocabulary(gguf, config, tokenizer)
         chat_template_from_metadata(gguf.metadata, tokenizer).check()
@@ -80,7 +94,7 @@ def system_info() -> dict[str, Any]:
     """The machine as edgert sees it: processor, ISA level, threads, kernel cache, memory."""
     import psutil
 
-    level, forced = isa.choose(), os.environ.get("EDGERT_ISA")
+    level, forced = choose_level(), os.environ.get("EDGERT_ISA")
     threads, why = default_threads()
     cached = list(jit.cache_dir(level).glob("*.o"))
     return {
@@ -118,7 +132,7 @@ def _cpu_name() -> str:
 
 def memory_bandwidth(threads: int) -> float:
     """Bytes per second that `threads` threads can read, with software prefetch; best of seven passes."""
-    kernels = jit.load({*team.KERNELS, "probe.read"}, isa.choose())
+    kernels = load_kernels({*team.KERNELS, "probe.read"}, choose_level())
     data = np.ones(PROBE_BYTES, np.uint8)
     sums = team.aligned(8 * threads)
     kernel = kernels["probe.read"]

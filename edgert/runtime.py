@@ -37,6 +37,22 @@ def make_plan(config: Config, phase: str, precision: str, level: isa.Level, kv_t
     return builder.plan
 
 
+def choose_level() -> isa.Level:
+    """The ISA level to use; EdgertError if EDGERT_ISA asks for one that cannot be."""
+    try:
+        return isa.choose()
+    except isa.IsaError as error:
+        raise EdgertError(str(error)) from None
+
+
+def load_kernels(names: set[str], level: isa.Level, progress: jit.Progress | None = None) -> dict[str, jit.Kernel]:
+    """Kernels, compiled if need be; EdgertError if that fails."""
+    try:
+        return jit.load(names, level, progress)
+    except jit.CompileError as error:
+        raise EdgertError(str(error)) from None
+
+
 def default_threads() -> tuple[int, str]:
     """(count, reason): the least of affinity, CPU quota and physical cores."""
     affinity = team.usable_cpus()
@@ -80,7 +96,7 @@ class Runtime:
         self.gguf, self.config = gguf, Config(gguf)
         self.precision = precision
         self.kv_type = "f32" if precision == "exact" else kv_type
-        self.level = isa.choose()
+        self.level = choose_level()
         self.threads = threads or default_threads()[0]
         probe = make_plan(self.config, "decode", precision, self.level, kv_type, 512)
         self.n_ctx = n_ctx or default_context(self.config, probe, self.kv_type)
@@ -90,13 +106,13 @@ class Runtime:
         }
         names = kernel_names(*self.plans.values()) | {*team.KERNELS, "sample.top"}
         report = (lambda done, total, _: progress("compile kernels", done, total)) if progress else None
-        self.kernels = jit.load(names, self.level, report)
+        self.kernels = load_kernels(names, self.level, report)
         self._team: team.Team | None = team.Team(self.threads, self.kernels)
         self._allocate()
 
     def _allocate(self) -> None:
         prompt = self.plans["prompt"]
-        self.pool = kv.PagePool(prompt.cache, self.kv_type, -(-self.n_ctx // layout.PAGE) + DECODE_ROWS)
+        self.pool = kv.PagePool(prompt.cache, self.kv_type, self._n_pages(kv.token_bytes(prompt.cache, self.kv_type)))
         self._ropes = []
         self._amx_config = amx_config()
         bound: dict[tuple[str, int], int] = {("amx_config", 0): int(self._amx_config.ctypes.data)}
@@ -120,6 +136,12 @@ class Runtime:
             for p in sizes
         }
         self._sizes = sizes
+
+    def _n_pages(self, token_bytes: int) -> int:
+        """Pages of the cache: a context for every row of a decode step if memory allows, at least one and some."""
+        context = -(-self.n_ctx // layout.PAGE)
+        share = int(psutil.virtual_memory().total * KV_SHARE) // max(1, token_bytes * layout.PAGE)
+        return max(context + DECODE_ROWS, min(context * DECODE_ROWS, share))
 
     def step(
         self, phase: str, rows: Sequence[tuple[kv.Sequence, Sequence[int]]], want: Sequence[int], out: F32
