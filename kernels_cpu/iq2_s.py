@@ -18,9 +18,11 @@ _points = grid("IQ2_S")
 def row_f32(w, nb, out):
     for i in range(nb):
         p = w + BYTES * i
-        for j in range(32):
-            scale = (u8_at(p + 74 + j // 4) >> 4 * (j // 2 & 1)) & 15
+        for j in range(16):
+            scale = (u8_at(p + 74 + j // 2) >> 4 * (j & 1)) & 15
             d = half_at(p) * (np.float32(0.5) + np.float32(scale)) * np.float32(0.25)
-            index = u8_at(p + 2 + j) | ((u8_at(p + 66 + j // 4) >> 2 * (j & 3)) & 3) << 8
-            v = signed(_points() + 8 * index, signs() + 8 * u8_at(p + 34 + j))
-            store(out + 1024 * i + 32 * j, v * d)
+            high = u8_at(p + 66 + j // 2) >> 4 * (j & 1)
+            for k in range(2):
+                index = u8_at(p + 2 + 2 * j + k) | ((high >> 2 * k) & 3) << 8
+                v = signed(_points() + 8 * index, signs() + 8 * u8_at(p + 34 + 2 * j + k))
+                store(out + 1024 * i + 64 * j + 32 * k, v * d)

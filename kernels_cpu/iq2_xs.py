@@ -18,9 +18,10 @@ _points = grid("IQ2_XS")
 def row_f32(w, nb, out):
     for i in range(nb):
         p = w + BYTES * i
-        for j in range(32):
-            scale = (u8_at(p + 66 + j // 4) >> 4 * (j // 2 & 1)) & 15
+        for j in range(16):
+            scale = (u8_at(p + 66 + j // 2) >> 4 * (j & 1)) & 15
             d = half_at(p) * (np.float32(0.5) + np.float32(scale)) * np.float32(0.25)
-            word = u16_at(p + 2 + 2 * j)
-            v = signed(_points() + 8 * (word & 511), even_signs() + 8 * (word >> 9))
-            store(out + 1024 * i + 32 * j, v * d)
+            for k in range(2):
+                word = u16_at(p + 2 + 4 * j + 2 * k)
+                v = signed(_points() + 8 * (word & 511), even_signs() + 8 * (word >> 9))
+                store(out + 1024 * i + 64 * j + 32 * k, v * d)

@@ -18,11 +18,13 @@ _points = grid("IQ3_S")
 def row_f32(w, nb, out):
     for i in range(nb):
         p = w + BYTES * i
-        for j in range(32):
-            scale = (u8_at(p + 106 + j // 8) >> 4 * (j // 4 & 1)) & 15
+        for j in range(8):
+            scale = (u8_at(p + 106 + j // 2) >> 4 * (j & 1)) & 15
             d = half_at(p) * np.float32(2 * scale + 1)
-            high = u8_at(p + 66 + j // 4) >> 2 * (j & 3)
-            a = u8_at(p + 2 + 2 * j) | (high & 1) << 8
-            b = u8_at(p + 2 + 2 * j + 1) | (high >> 1 & 1) << 8
-            v = signed_pair(_points() + 4 * a, _points() + 4 * b, signs() + 8 * u8_at(p + 74 + j))
-            store(out + 1024 * i + 32 * j, v * d)
+            high = u8_at(p + 66 + j)
+            for k in range(4):
+                q = p + 2 + 8 * j + 2 * k
+                a = u8_at(q) | (high << 8 - 2 * k & 256)
+                b = u8_at(q + 1) | (high << 7 - 2 * k & 256)
+                v = signed_pair(_points() + 4 * a, _points() + 4 * b, signs() + 8 * u8_at(p + 74 + 4 * j + k))
+                store(out + 1024 * i + 128 * j + 32 * k, v * d)
