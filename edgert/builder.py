@@ -237,6 +237,8 @@ class Builder:
             kernel = "gemv.dense" if kind in FLOAT_TYPES else "gemv.decode"
             fields |= {"x": x if kind in FLOAT_TYPES else source, "ldx": source.row_bytes}
             fields["experts"] = Special("expert_of") if experts else 0
+            if kind not in FLOAT_TYPES:
+                fields["group"] = 1 if experts else layout.GROUP
         else:
             form = self._tile_form(kind, k)
             size = {"q8": layout.q8_tile_bytes, "f32": layout.f32_tile_bytes, "bf16": layout.bf16_tile_bytes}[form]
@@ -265,7 +267,7 @@ class Builder:
         y = Buffer(form, row_bytes, x.rows, per)
         fields: dict[str, Value] = {"count": Count(x.rows), "x": x, "ldx": x.ld, "k": x.n, "out": y}
         if form == "q8 rows":
-            fields["ld_out"] = row_bytes
+            fields["group"] = 1 if x.rows == "slots" else layout.GROUP
         self._op(PACK[form], [x], [y], x.rows, form, **fields)
         self._prepared[x.buffer, x.start, form] = x.buffer.version, y
         return y

@@ -66,7 +66,8 @@ def inspect(path: str | os.PathLike[str]) -> ModelInfo:
             values = sum(int(np.prod(info.shape, dtype=object)) for info in of_kind)
             tensors[kind] = (n, values, sum(info.nbytes for info in of_kind))
         return ModelInfo(
-            Path(path), _plain(gguf.metadata), config.arch, config.n_ctx_train, sum(s.stat().st_size for s in gguf.shards),
+            Path(path), _plain(gguf.metadata), config.arch, config.n_ctx_train,
+            sum(s.stat().st_size for s in gguf.shards),
             tensors, kv.token_bytes(plans[0].cache, "f16"), arena, default_context(config, plans[0], "f16"),
         )  # fmt: skip
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from .errors import EdgertError
 from .kernels_cpu.layout import PAGE as PAGE
+from .kernels_cpu.team import reserve
 from .plan import CacheLayer
 
 ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4}
@@ -25,10 +26,8 @@ class PagePool:
     def __init__(self, layers: SequenceOf[CacheLayer], kind: str, n_pages: int) -> None:
         self.n_pages = n_pages
         self.page_bytes = [PAGE * layer.heads * (layer.d_k + layer.d_v) * ELEMENT_BYTES[kind] for layer in layers]
-        # One allocation: numpy takes large ones from fresh pages of the system, untouched until a token needs them.
-        self._memory = np.empty(n_pages * sum(self.page_bytes) + 64, np.uint8)
+        self._memory = reserve(n_pages * sum(self.page_bytes))
         start = int(self._memory.ctypes.data)
-        start += -start % 64
         self.addresses = []
         for size in self.page_bytes:
             self.addresses.append(start)

@@ -129,7 +129,7 @@ class Runtime:
             "decode": Sizes(DECODE_ROWS, DECODE_ROWS, tile, self.threads),
         }
         need = max(Program.arena_bytes(self.plans[p], sizes[p]) for p in sizes)
-        self._arena = team.aligned(need, np.uint8)
+        self._arena = team.reserve(need)
         self._batch = Batch(PROMPT_ROWS)
         self.programs = {
             p: Program(self.plans[p], sizes[p], self.kernels, self.gguf, self._arena, self._batch.header, bound)

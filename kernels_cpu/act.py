@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .layout import SUPER
 from .simd import (
     TILE,
     bitcast,
@@ -64,23 +65,26 @@ def quantise32(x):
     return concat(_to_i8(a * inverse), _to_i8(b * inverse)), d
 
 
-def quantise_rows(tid, nth, count, x, ldx, k, out, ld_out):
-    """Rows of x (rows, k) f32 -> q8 rows (layout.q8_row_bytes)."""
+def quantise_rows(tid, nth, count, x, ldx, k, out, group):
+    """Rows of x (rows, k) f32 -> q8 rows as `blocks` describes, `group` side by side (a single row alone)."""
     m = i64_at(count)
+    t = group if m > 1 else 1
     for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
-        src = x + ldx * r
-        q = out + ld_out * r
-        x4, ds, s16 = q + k, q + 2 * k, q + 2 * k + k // 4
+        first = out + SUPER * ((k + 255) // 256) * t * (r // t)
+        row = r % t
         for b in range(k // 32):
-            v, d = quantise32(src + 128 * b)
+            v, d = quantise32(x + ldx * r + 128 * b)
             fours = dot4_u8s8(_i_zero8(), _ones(), v)
-            store(q + 32 * b, v)
-            store(x4 + 32 * b, fours)
+            p = first + SUPER * t * (b // 8)
+            at = 64 * (t * (b % 8 // 2) + row) + 32 * (b % 2)
+            store(p + at, v)
+            store(p + 256 * t + at, fours)
             low, high = hsum(_low4(fours)), hsum(_high4(fours))
-            set_f32(ds + 8 * b, d)
-            set_f32(ds + 8 * b + 4, d * np.float32(low + high))
-            set_f32(s16 + 8 * b, d * np.float32(low))
-            set_f32(s16 + 8 * b + 4, d * np.float32(high))
+            ds, s16 = p + 512 * t + 64 * row + 8 * (b % 8), p + 576 * t + 64 * row + 8 * (b % 8)
+            set_f32(ds, d)
+            set_f32(ds + 4, d * np.float32(low + high))
+            set_f32(s16, d * np.float32(low))
+            set_f32(s16 + 4, d * np.float32(high))
 
 
 def quantise_tiles(tid, nth, count, x, ldx, k, out):

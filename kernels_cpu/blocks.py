@@ -1,17 +1,20 @@
-"""What the quant types share: the two loops over blocks of 32, and 6-bit scale unpacking of the K types.
+"""What the quant types share: the loops over blocks, and 6-bit scale unpacking of the K types.
 
 Every type file defines BLOCK (weights), BYTES (of a block), SUB (weights that share a scale), OFFSET (subtracted
 from the stored u8 quant) or HAS_MIN (a value subtracted instead), SIGNED (quants are s8), and
 
-    row_u8(w, nb, q, s, m)               decode nb blocks: quants, scale and min per SUB weights
-    dot(w, nb, xq, x4, ds, s16) -> f32   the row's product with one quantised activation row
+    row_u8(w, nb, q, s, m)    decode nb blocks: quants, and scale and min per SUB weights
+    dot(T)(w, nb, x) -> T f32 the row's products with a group of T quantised activation rows
 
-so that w = s * (q - OFFSET), or s * q - m. An activation row is (see act.quantise) xq: i8 (k,), x4: i32 (k/4,)
-sums of four, ds: f32 (k/32, 2) scale and scale * sum, s16: f32 (k/16,) scale * sum.
+so that w = s * (q - OFFSET), or s * q - m. `x` is laid out for this (layout.q8_row_bytes): for each 256 of k the rows'
+i8 (4, T, 64), i32 sums of four (4, T, 16), f32 (T, 8, 2) scale and scale * sum per 32, f32 (T, 16) scale * sum per 16.
+The rows are side by side in one wide vector, so that a block is decoded once for all of them and each row's sums are
+made in the same order whatever T.
 """
 
 import numpy as np
 
+from .layout import SUPER
 from .simd import (
     bitcast,
     concat,
@@ -23,6 +26,7 @@ from .simd import (
     hsum,
     inline,
     load,
+    part,
     pick,
     prefetch,
     set_f32,
@@ -35,14 +39,7 @@ from .simd import (
 
 AHEAD = 4096  # bytes of software prefetch; 4-8 kB ahead beats a plain read loop by a quarter
 
-i8x64, i8x32, i32x16, i32x8 = load("i8", 64), load("i8", 32), load("i32", 16), load("i32", 8)
-f32x16, f32x8 = load("f32", 16), load("f32", 8)
-zero16, zero8, i_zero16, i_zero8 = zeros("f32", 16), zeros("f32", 8), zeros("i32", 16), zeros("i32", 8)
 full8, full16 = splat("f32", 8), splat("f32", 16)
-evens, odds = pick(*range(0, 16, 2)), pick(*range(1, 16, 2))
-twice = pick(*[i // 2 for i in range(16)])  # f32x8 -> each lane two times
-eighths = [pick(*[2 * j] * 8, *[2 * j + 1] * 8) for j in range(4)]  # scales of chunk j, two of 32 weights
-quarters = [pick(*[4 * j + i // 4 for i in range(16)]) for j in range(4)]  # scales of chunk j, four of 16
 _word, _bytes8 = splat("i64", 1), bitcast("u8", 8)
 
 
@@ -63,13 +60,121 @@ def scales_6bit(p):
     return to_f32(u8x8(s)), to_f32(u8x8(m))
 
 
-def rows32(size, quants, has_min):
+def repeat(n, t):
+    """(vector of n lanes) -> t times itself."""
+    return pick(*list(range(n)) * t)
+
+
+def sums(t, n):
+    """(t rows of n lanes side by side) -> tuple of their sums."""
+    if t == 1:
+        return inline(lambda v: (hsum(v),))
+    a, b, c, d = (part(n * i, n) for i in range(4))
+    return inline(lambda v: (hsum(a(v)), hsum(b(v)), hsum(c(v)), hsum(d(v))))
+
+
+def _totals(t, n_mins):
+    """(acc, mins) -> tuple of each row's acc - mins; n_mins: lanes of a row's mins, 0 without."""
+    acc_sums = sums(t, 16)
+    if not n_mins:
+        return inline(lambda acc, mins: acc_sums(acc))
+    min_sums = sums(t, n_mins)
+    if t == 1:
+        return inline(lambda acc, mins: (acc_sums(acc)[0] - min_sums(mins)[0],))
+
+    @inline
+    def totals(acc, mins):
+        a, m = acc_sums(acc), min_sums(mins)
+        return a[0] - m[0], a[1] - m[1], a[2] - m[2], a[3] - m[3]
+
+    return totals
+
+
+def integer_dot(t, offset_shift, signed):
+    """(u, x, sums of four) -> i32 x 16 t dots of four, weights' offset 2**offset_shift taken off (-1: none)."""
+    zero, load_x4, rep = zeros("i32", 16 * t), load("i32", 16 * t), repeat(64, t)
+
+    @inline
+    def op(u, x, x4):
+        if signed:
+            return dot4_s8s8(zero(), rep(u), x)
+        if offset_shift >= 0:
+            return dot4_u8s8(zero() - (load_x4(x4) << offset_shift), rep(u), x)
+        return dot4_u8s8(zero(), rep(u), x)
+
+    return op
+
+
+def rows256(block_bytes, sub, quants, scales, has_min):
+    """row_u8 of a K type from `quants(p, j)`, u8 x 64, and `scales(p)`, scale and min vectors."""
+
+    @inline
+    def row_u8(w, nb, q, s, m):
+        for i in range(nb):
+            p = w + block_bytes * i
+            scale, low = scales(p)
+            store(s + 1024 // sub * i, scale)
+            if has_min:
+                store(m + 1024 // sub * i, low)
+            for j in range(4):
+                store(q + 256 * i + 64 * j, quants(p, j))
+
+    return row_u8
+
+
+def dot256(block_bytes, sub, quants, scales, offset_shift, has_min):
+    """dot of a K type."""
+
+    def dot(t):
+        n = 256 // sub  # scales of a block
+        load_x, load_pairs = load("i8", 64 * t), load("f32", 16 * t)
+        zero, no_mins = zeros("f32", 16 * t), zeros("f32", n * t)
+        rep, dots, totals = repeat(n, t), integer_dot(t, offset_shift, False), _totals(t, n if has_min else 0)
+        every = pick(*[16 * r + 2 * (i * sub // 32) for r in range(t) for i in range(n)])  # scale of x for each SUB
+        odds = pick(*[16 * r + 2 * i + 1 for r in range(t) for i in range(8)])
+        lanes = 64 // sub  # scales of a chunk
+        s0, s1, s2, s3 = (
+            pick(*[n * r + lanes * j + i * lanes // 16 for r in range(t) for i in range(16)]) for j in range(4)
+        )
+
+        @inline
+        def chunk(p, j, x, s, acc):
+            z = dots(quants(p, j), load_x(x + 64 * t * j), x + 256 * t + 64 * t * j)
+            return fma(to_f32(z), s, acc)
+
+        @inline
+        def op(w, nb, x):
+            acc, mins = zero(), no_mins()
+            for i in range(nb):
+                p, xp = w + block_bytes * i, x + SUPER * t * i
+                for line in range(0, block_bytes, 64):
+                    prefetch(p + AHEAD + line)
+                pairs = load_pairs(xp + 512 * t)
+                scale, low = scales(p)
+                s = rep(scale) * every(pairs)
+                if has_min:
+                    if sub == 32:
+                        mins = fma(rep(low), odds(pairs), mins)
+                    else:
+                        mins = fma(rep(low), load_pairs(xp + 576 * t), mins)
+                acc = chunk(p, 0, xp, s0(s), acc)
+                acc = chunk(p, 1, xp, s1(s), acc)
+                acc = chunk(p, 2, xp, s2(s), acc)
+                acc = chunk(p, 3, xp, s3(s), acc)
+            return totals(acc, mins)
+
+        return op
+
+    return dot
+
+
+def rows32(block_bytes, quants, has_min):
     """row_u8 of a type with 32 weights a block, half d first, half m second."""
 
     @inline
     def row_u8(w, nb, q, s, m):
         for i in range(nb):
-            p = w + size * i
+            p = w + block_bytes * i
             store(q + 32 * i, quants(p))
             set_f32(s + 4 * i, half_at(p))
             if has_min:
@@ -78,40 +183,69 @@ def rows32(size, quants, has_min):
     return row_u8
 
 
-def dot32(size, quants, offset_shift, has_min, signed):
-    """dot of such a type, two blocks at a time; offset_shift = log2(OFFSET), or -1 for none."""
+def dot32(block_bytes, quants, offset_shift, has_min, signed):
+    """dot of such a type, two blocks at a time."""
 
-    @inline
-    def integer(u, x, x4, wide_zero):
-        if signed:
-            return dot4_s8s8(wide_zero, u, x)
-        if offset_shift >= 0:
-            return dot4_u8s8(wide_zero - (x4 << offset_shift), u, x)
-        return dot4_u8s8(wide_zero, u, x)
+    def dot(t):
+        load_x, zero, dots = load("i8", 64 * t), zeros("f32", 16 * t), integer_dot(t, offset_shift, signed)
+        totals, scales, nothing = _totals(t, 0), _pair_scales(t), zeros("i8" if signed else "u8", 32)
 
-    @inline
-    def dot(w, nb, xq, x4, ds, s16):
-        acc = zero16()
-        low = zero8()  # an odd last block
-        total_min = np.float32(0)
-        for i in range(0, nb - 1, 2):
-            p = w + size * i
-            prefetch(p + AHEAD)
-            u = concat(quants(p), quants(p + size))
-            z = integer(u, i8x64(xq + 32 * i), i32x16(x4 + 32 * i), i_zero16())
-            d0 = half_at(p) * f32_at(ds + 8 * i)
-            d1 = half_at(p + size) * f32_at(ds + 8 * i + 8)
-            acc = fma(to_f32(z), concat(full8(d0), full8(d1)), acc)
-            if has_min:
-                total_min += half_at(p + 2) * f32_at(ds + 8 * i + 4)
-                total_min += half_at(p + size + 2) * f32_at(ds + 8 * i + 12)
-        if nb & 1:
-            i = nb - 1
-            p = w + size * i
-            z = integer(quants(p), i8x32(xq + 32 * i), i32x8(x4 + 32 * i), i_zero8())
-            low = to_f32(z) * full8(half_at(p) * f32_at(ds + 8 * i))
-            if has_min:
-                total_min += half_at(p + 2) * f32_at(ds + 8 * i + 4)
-        return hsum(acc) + hsum(low) + total_min
+        @inline
+        def pair(u, d0, d1, x, j, acc):
+            z = dots(u, load_x(x + 64 * t * j), x + 256 * t + 64 * t * j)
+            return fma(to_f32(z), scales(x + 512 * t + 16 * j, d0, d1), acc)
+
+        @inline
+        def op(w, nb, x):
+            acc = zero()
+            m0, m1, m2, m3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+            for i in range(0, nb, 2):
+                p, xp, j = w + block_bytes * i, x + SUPER * t * (i // 8), i % 8 // 2
+                prefetch(p + AHEAD)
+                if i + 1 < nb:
+                    d1 = half_at(p + block_bytes)
+                    acc = pair(concat(quants(p), quants(p + block_bytes)), half_at(p), d1, xp, j, acc)
+                else:
+                    acc = pair(concat(quants(p), nothing()), half_at(p), np.float32(0), xp, j, acc)
+                if has_min:
+                    a = half_at(p + 2)
+                    b = half_at(p + block_bytes + 2) if i + 1 < nb else np.float32(0)
+                    low = xp + 512 * t + 16 * j + 4
+                    m0 += a * f32_at(low)
+                    if i + 1 < nb:
+                        m0 += b * f32_at(low + 8)
+                    if t == 4:
+                        m1 += a * f32_at(low + 64)
+                        m2 += a * f32_at(low + 128)
+                        m3 += a * f32_at(low + 192)
+                        if i + 1 < nb:
+                            m1 += b * f32_at(low + 72)
+                            m2 += b * f32_at(low + 136)
+                            m3 += b * f32_at(low + 200)
+            v = totals(acc, acc)
+            if t == 1:
+                return (v[0] + m0,)
+            return v[0] + m0, v[1] + m1, v[2] + m2, v[3] + m3
+
+        return op
 
     return dot
+
+
+def _pair_scales(t):
+    """(address of the rows' x scales, d0, d1) -> f32 x 16 t: scales of two blocks, eight lanes each, row by row."""
+
+    @inline
+    def one(ds, d0, d1):
+        high = d1 * f32_at(ds + 8) if d1 != 0 else d1  # past the end of x there may be anything
+        return concat(full8(d0 * f32_at(ds)), full8(high))
+
+    if t == 1:
+        return one
+
+    @inline
+    def four(ds, d0, d1):
+        low = concat(one(ds, d0, d1), one(ds + 64, d0, d1))
+        return concat(low, concat(one(ds + 128, d0, d1), one(ds + 192, d0, d1)))
+
+    return four

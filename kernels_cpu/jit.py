@@ -148,7 +148,7 @@ def _compile(missing: list[str], level: isa.Level, directory: Path, progress: Pr
 
 
 def _child(level: isa.Level, directory: Path, names: list[str]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", f"{__package__}.compile", level.name, str(directory), *names]
+    command = [sys.executable, "-P", "-m", f"{__package__}.compile", level.name, str(directory), *names]
     # Its own session on Unix: Ctrl-C reaches the user's process, which then ends the children itself.
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                             start_new_session=os.name != "nt")

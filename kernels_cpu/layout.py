@@ -23,13 +23,16 @@ PIECE = 128  # tokens in one piece of the KV axis that decode attention splits o
 
 BLOCK = 32  # query tokens of one work item of prompt attention
 
+SUPER = 640  # bytes of 256 quantised activations of one row: i8, i32 sums of four, scales and sums
+GROUP = 4  # rows that native matmuls take side by side
+
 SLAB = 48  # weight rows decoded at a time by the slab matmul
 AMX_SLAB = 32  # and by its AMX form
 
 
 def q8_row_bytes(k: int) -> int:
-    """One quantised activation row: i8 (k,), i32 (k/4,) sums of four, f32 (k/32, 2), f32 (k/16,)."""
-    return 2 * k + k // 2
+    """Bytes of one quantised activation row for the native matmuls; see blocks for how rows lie side by side."""
+    return -(-k // 256) * SUPER
 
 
 def q8_tile_bytes(k: int, tile: int) -> int:

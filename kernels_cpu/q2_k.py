@@ -3,13 +3,12 @@
 w = d * sc * q - dmin * mn for each 16. Weight 128 n + 32 j + l has its pair in byte 32 n + l at bit 2 j.
 """
 
-from .blocks import AHEAD, evens, f32x16, full16, i8x64, i_zero16, quarters, twice, zero16
-from .simd import concat, dot4_u8s8, fma, half_at, hsum, inline, load, prefetch, store, to_f32
+from .blocks import dot256, full16, rows256
+from .simd import concat, half_at, inline, load, to_f32
 
 BLOCK, BYTES, SUB, OFFSET, HAS_MIN, SIGNED = 256, 84, 16, 0, True, False
 
 _u8x32, _u8x16 = load("u8", 32), load("u8", 16)
-_scale0, _scale1, _scale2, _scale3 = quarters
 
 
 @inline
@@ -20,29 +19,11 @@ def quants(p, j):
 
 
 @inline
-def row_u8(w, nb, q, s, m):
-    for i in range(nb):
-        p = w + BYTES * i
-        sc = _u8x16(p)
-        store(s + 64 * i, to_f32(sc & 15) * full16(half_at(p + 80)))
-        store(m + 64 * i, to_f32(sc >> 4) * full16(half_at(p + 82)))
-        for j in range(4):
-            store(q + 256 * i + 64 * j, quants(p, j))
+def scales(p):
+    """(d * sc, dmin * mn), f32 x 16."""
+    packed = _u8x16(p)
+    return to_f32(packed & 15) * full16(half_at(p + 80)), to_f32(packed >> 4) * full16(half_at(p + 82))
 
 
-@inline
-def dot(w, nb, xq, x4, ds, s16):
-    acc, mins = zero16(), zero16()
-    for i in range(nb):
-        p = w + BYTES * i
-        prefetch(p + AHEAD)
-        prefetch(p + AHEAD + 64)
-        x = xq + 256 * i
-        sc = _u8x16(p)
-        s = to_f32(sc & 15) * full16(half_at(p + 80)) * twice(evens(f32x16(ds + 64 * i)))
-        mins = fma(to_f32(sc >> 4) * full16(half_at(p + 82)), f32x16(s16 + 64 * i), mins)
-        acc = fma(to_f32(dot4_u8s8(i_zero16(), quants(p, 0), i8x64(x))), _scale0(s), acc)
-        acc = fma(to_f32(dot4_u8s8(i_zero16(), quants(p, 1), i8x64(x + 64))), _scale1(s), acc)
-        acc = fma(to_f32(dot4_u8s8(i_zero16(), quants(p, 2), i8x64(x + 128))), _scale2(s), acc)
-        acc = fma(to_f32(dot4_u8s8(i_zero16(), quants(p, 3), i8x64(x + 192))), _scale3(s), acc)
-    return hsum(acc) - hsum(mins)
+row_u8 = rows256(BYTES, SUB, quants, scales, HAS_MIN)
+dot = dot256(BYTES, SUB, quants, scales, -1, HAS_MIN)

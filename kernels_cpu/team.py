@@ -10,6 +10,7 @@ sleeps on a condition. Memory block, int64 slots in cache lines of their own:
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import sys
 import threading
@@ -38,6 +39,11 @@ def _yield_address() -> int:
     else:
         function = ctypes.CDLL(None).sched_yield
     return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def reserve(size: int) -> npt.NDArray[np.uint8]:
+    """Zeroed bytes on a page border that take memory only where they are touched (numpy would ask for huge pages)."""
+    return np.frombuffer(mmap.mmap(-1, max(1, size)), np.uint8)
 
 
 def aligned(count: int, dtype: npt.DTypeLike = np.int64) -> npt.NDArray[Any]:

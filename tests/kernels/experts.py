@@ -42,9 +42,9 @@ def expert_matmul(
               "expert_bytes": n * row_bytes}  # fmt: skip
     if path == "decode":
         q8 = np.zeros((slots, layout.q8_row_bytes(k)), np.uint8)
-        run("act.quantise_rows", level, count=m, x=rows, ldx=4 * k, k=k, out=q8, ld_out=q8.strides[0])
+        run("act.quantise_rows", level, count=m, x=rows, ldx=4 * k, k=k, out=q8, group=1)
         run_together(
-            f"gemv.decode[{name}]", level, threads, x=q8, ldx=q8.strides[0], experts=out["expert_of"], **common
+            f"gemv.decode[{name}]", level, threads, x=q8, ldx=q8.strides[0], experts=out["expert_of"], group=1, **common
         )
         return y
     ld = layout.slab_scratch_bytes(k, tile)

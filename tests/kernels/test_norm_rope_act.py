@@ -175,23 +175,32 @@ def rows_to_quantise(m: int, k: int) -> Array:
     return x
 
 
-@pytest.mark.parametrize("k", [32, 96, 256])
-def test_quantise_rows(level: str, threads: int, k: int) -> None:
-    """The four parts of a row: i8, sums of four, (scale, scale * sum) per 32, scale * sum per 16; bit for bit."""
-    m = 5
-    x = rows_to_quantise(m, k)
+@pytest.mark.parametrize("k", [32, 96, 256, 416])
+@pytest.mark.parametrize(("m", "group", "wide"), [(1, 4, 1), (5, 4, 4), (5, 1, 1)])
+def test_quantise_rows(level: str, threads: int, k: int, m: int, group: int, wide: int) -> None:
+    """For each 256 of k and each group of rows: i8, sums of four, (scale, scale * sum), scale * sum per 16; to the bit.
+
+    A single row stands alone, whatever the group.
+    """
+    x = rows_to_quantise(5, k)[:m] if m > 1 else rows_to_quantise(5, k)[4:]
     q, d = quantised(x)
-    out = np.full((m, layout.q8_row_bytes(k) + 5), 0xEE, np.uint8)
-    run("act.quantise_rows", level, threads, count=count(m), x=x, ldx=x.strides[0], k=k, out=out, ld_out=out.strides[0])
-    np.testing.assert_array_equal(out[:, :k].view(np.int8), q)
-    sums = q.astype(np.int32)
-    np.testing.assert_array_equal(out[:, k : 2 * k].copy().view(np.int32), sums.reshape(m, -1, 4).sum(axis=2))
-    ds = out[:, 2 * k : 2 * k + k // 4].copy().view(np.float32).reshape(m, -1, 2)
-    np.testing.assert_array_equal(ds[..., 0], d)
-    np.testing.assert_array_equal(ds[..., 1], d * sums.reshape(m, -1, 32).sum(axis=2).astype(np.float32))
-    s16 = out[:, 2 * k + k // 4 : 2 * k + k // 2].copy().view(np.float32)
-    np.testing.assert_array_equal(s16, np.repeat(d, 2, axis=1) * sums.reshape(m, -1, 16).sum(axis=2).astype(np.float32))
-    assert (out[:, layout.q8_row_bytes(k) :] == 0xEE).all()
+    supers, groups = -(-k // 256), -(-m // wide)
+    out = np.full((groups, supers, 640 * wide), 0xEE, np.uint8)
+    run("act.quantise_rows", level, threads, count=count(m), x=x, ldx=x.strides[0], k=k, out=out, group=group)
+    chunks = out[..., : 256 * wide].reshape(groups, supers, 4, wide, 64).view(np.int8)
+    fours = out[..., 256 * wide : 512 * wide].reshape(groups, supers, 4, wide, 64).view(np.int32)
+    ds = out[..., 512 * wide : 576 * wide].reshape(groups, supers, wide, 64).view(np.float32)
+    s16 = out[..., 576 * wide :].reshape(groups, supers, wide, 64).view(np.float32)
+    for r in range(m):
+        g, t = divmod(r, wide)
+        sums = q[r].astype(np.int32)
+        np.testing.assert_array_equal(chunks[g, :, :, t].reshape(-1)[:k], q[r])
+        np.testing.assert_array_equal(fours[g, :, :, t].reshape(-1)[: k // 4], sums.reshape(-1, 4).sum(axis=1))
+        pairs = ds[g, :, t].reshape(-1, 2)[: k // 32]
+        np.testing.assert_array_equal(pairs[:, 0], d[r])
+        np.testing.assert_array_equal(pairs[:, 1], d[r] * sums.reshape(-1, 32).sum(axis=1).astype(np.float32))
+        expected = np.repeat(d[r], 2) * sums.reshape(-1, 16).sum(axis=1).astype(np.float32)
+        np.testing.assert_array_equal(s16[g, :, t].reshape(-1)[: k // 16], expected)
 
 
 @pytest.mark.parametrize("k", [32, 96, 256])
