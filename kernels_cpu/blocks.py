@@ -12,17 +12,15 @@ The rows are side by side in one wide vector, so that a block is decoded once fo
 made in the same order whatever T.
 """
 
-import numpy as np
-
 from .layout import SUPER
 from .simd import (
     bitcast,
     concat,
     dot4_s8s8,
     dot4_u8s8,
-    f32_at,
     fma,
     half_at,
+    half_to_f32,
     hsum,
     inline,
     load,
@@ -184,68 +182,85 @@ def rows32(block_bytes, quants, has_min):
 
 
 def dot32(block_bytes, quants, offset_shift, has_min, signed):
-    """dot of such a type, two blocks at a time."""
+    """dot of such a type, two blocks at a time.
+
+    The halves at the head of both blocks times the x scales and sums give (d0 xd0, m0 sum0, d1 xd1, m1 sum1) at once;
+    without a min the odd lanes are never used.
+    """
 
     def dot(t):
         load_x, zero, dots = load("i8", 64 * t), zeros("f32", 16 * t), integer_dot(t, offset_shift, signed)
-        totals, scales, nothing = _totals(t, 0), _pair_scales(t), zeros("i8" if signed else "u8", 32)
+        products, no_mins, totals = _head_products(t), zeros("f32", 4 * t), _totals32(t, has_min)
+        spread = pick(*[4 * r + 2 * (i // 8) for r in range(t) for i in range(16)])
+        nothing = zeros("i8" if signed else "u8", 32)
 
         @inline
-        def pair(u, d0, d1, x, j, acc):
+        def pair(u, heads, x, j, acc, mins):
+            v = products(heads, x + 512 * t + 16 * j)
             z = dots(u, load_x(x + 64 * t * j), x + 256 * t + 64 * t * j)
-            return fma(to_f32(z), scales(x + 512 * t + 16 * j, d0, d1), acc)
+            return fma(to_f32(z), spread(v), acc), mins + v if has_min else mins
+
+        @inline
+        def two(p, x, j, acc, mins):
+            prefetch(p + AHEAD)
+            u = concat(quants(p), quants(p + block_bytes))
+            return pair(u, concat(_two_halves(p), _two_halves(p + block_bytes)), x, j, acc, mins)
 
         @inline
         def op(w, nb, x):
-            acc = zero()
-            m0, m1, m2, m3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
-            for i in range(0, nb, 2):
-                p, xp, j = w + block_bytes * i, x + SUPER * t * (i // 8), i % 8 // 2
-                prefetch(p + AHEAD)
-                if i + 1 < nb:
-                    d1 = half_at(p + block_bytes)
-                    acc = pair(concat(quants(p), quants(p + block_bytes)), half_at(p), d1, xp, j, acc)
-                else:
-                    acc = pair(concat(quants(p), nothing()), half_at(p), np.float32(0), xp, j, acc)
-                if has_min:
-                    a = half_at(p + 2)
-                    b = half_at(p + block_bytes + 2) if i + 1 < nb else np.float32(0)
-                    low = xp + 512 * t + 16 * j + 4
-                    m0 += a * f32_at(low)
-                    if i + 1 < nb:
-                        m0 += b * f32_at(low + 8)
-                    if t == 4:
-                        m1 += a * f32_at(low + 64)
-                        m2 += a * f32_at(low + 128)
-                        m3 += a * f32_at(low + 192)
-                        if i + 1 < nb:
-                            m1 += b * f32_at(low + 72)
-                            m2 += b * f32_at(low + 136)
-                            m3 += b * f32_at(low + 200)
-            v = totals(acc, acc)
-            if t == 1:
-                return (v[0] + m0,)
-            return v[0] + m0, v[1] + m1, v[2] + m2, v[3] + m3
+            acc, mins = zero(), no_mins()
+            for i in range(nb >> 3):
+                p, xp = w + 8 * block_bytes * i, x + SUPER * t * i
+                acc, mins = two(p, xp, 0, acc, mins)
+                acc, mins = two(p + 2 * block_bytes, xp, 1, acc, mins)
+                acc, mins = two(p + 4 * block_bytes, xp, 2, acc, mins)
+                acc, mins = two(p + 6 * block_bytes, xp, 3, acc, mins)
+            p, xp = w + 8 * block_bytes * (nb >> 3), x + SUPER * t * (nb >> 3)
+            for j in range((nb & 7) >> 1):
+                acc, mins = two(p + 2 * block_bytes * j, xp, j, acc, mins)
+            if nb & 1:
+                # quantise_rows gives the block beyond the end of k a scale of zero.
+                p, j = w + block_bytes * (nb - 1), (nb & 7) >> 1
+                u = concat(quants(p), nothing())
+                acc, mins = pair(u, concat(_two_halves(p), _no_halves()), xp, j, acc, mins)
+            return totals(acc, mins)
 
         return op
 
     return dot
 
 
-def _pair_scales(t):
-    """(address of the rows' x scales, d0, d1) -> f32 x 16 t: scales of two blocks, eight lanes each, row by row."""
+_two_halves, _no_halves, _f32x4 = load("u16", 2), zeros("u16", 2), load("f32", 4)
 
-    @inline
-    def one(ds, d0, d1):
-        high = d1 * f32_at(ds + 8) if d1 != 0 else d1  # past the end of x there may be anything
-        return concat(full8(d0 * f32_at(ds)), full8(high))
 
+def _head_products(t):
+    """(four halves, address of the rows' x scales and sums) -> f32 x 4 t products, row by row."""
     if t == 1:
-        return one
+        return inline(lambda heads, ds: half_to_f32(heads) * _f32x4(ds))
+    rep = repeat(4, 4)
 
     @inline
-    def four(ds, d0, d1):
-        low = concat(one(ds, d0, d1), one(ds + 64, d0, d1))
-        return concat(low, concat(one(ds + 128, d0, d1), one(ds + 192, d0, d1)))
+    def four(heads, ds):
+        low = concat(_f32x4(ds), _f32x4(ds + 64))
+        return rep(half_to_f32(heads)) * concat(low, concat(_f32x4(ds + 128), _f32x4(ds + 192)))
 
     return four
+
+
+def _totals32(t, has_min):
+    """(acc, mins) -> tuple of each row's acc plus the odd lanes of its mins."""
+    acc_sums = sums(t, 16)
+    if not has_min:
+        return inline(lambda acc, mins: acc_sums(acc))
+    odd = pick(*[4 * r + i for r in range(t) for i in (1, 3)])
+    if t == 1:
+        both = sums(1, 2)
+        return inline(lambda acc, mins: (acc_sums(acc)[0] + both(odd(mins))[0],))
+    pairs = sums(4, 2)
+
+    @inline
+    def totals(acc, mins):
+        a, m = acc_sums(acc), pairs(odd(mins))
+        return a[0] + m[0], a[1] + m[1], a[2] + m[2], a[3] + m[3]
+
+    return totals
