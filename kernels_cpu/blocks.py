@@ -1,7 +1,7 @@
 """What the quant types share: the loops over blocks, and 6-bit scale unpacking of the K types.
 
-Every type file defines BLOCK (weights), BYTES (of a block), SUB (weights that share a scale), OFFSET (subtracted
-from the stored u8 quant) or HAS_MIN (a value subtracted instead), SIGNED (quants are s8), and
+Every type file defines BLOCK (weights), BYTES (of a block), SUB (weights that share a scale), QMAX (the largest
+stored quant), OFFSET (subtracted from it) or HAS_MIN (a value subtracted instead), SIGNED (quants are s8), and
 
     row_u8(w, nb, q, s, m)    decode nb blocks: quants, and scale and min per SUB weights
     dot(T)(w, nb, x) -> T f32 the row's products with a group of T quantised activation rows

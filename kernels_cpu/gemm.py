@@ -13,10 +13,14 @@ import importlib
 from .dense import row_f32
 from .layout import SLAB
 from .simd import (
+    AVX2,
     LANES,
     TILE,
+    VNNI256,
+    add_pairs,
     atomic_add,
     broadcast_u32,
+    dot2_u8s8,
     dot4_s8s8,
     dot4_u8s8,
     f32_at,
@@ -88,13 +92,62 @@ def write_out(c, slab_rows, swap, y, ldy, tokens, n, accumulate):
                         set_f32(dst + 4 * i, old + f32_at(src + 4 * i) if accumulate else f32_at(src + 4 * i))
 
 
+def _multiply(t):
+    """(tokens, weights, row stride, start) -> six rows' i32 dots over SUB weights, added to start."""
+    spread = broadcast_u32("i8" if t.SIGNED else "u8", 4 * TILE)
+    dot4, groups = dot4_s8s8 if t.SIGNED else dot4_u8s8, t.SUB // 4
+
+    @inline
+    def multiply(x, w, k, start):
+        i0, i1, i2, i3, i4, i5 = start, start, start, start, start, start
+        for g in range(groups):
+            v, p = _i8t(x + 4 * TILE * g), w + 4 * g
+            i0 = dot4(i0, spread(p), v)
+            i1 = dot4(i1, spread(p + k), v)
+            i2 = dot4(i2, spread(p + 2 * k), v)
+            i3 = dot4(i3, spread(p + 3 * k), v)
+            i4 = dot4(i4, spread(p + 4 * k), v)
+            i5 = dot4(i5, spread(p + 5 * k), v)
+        return i0, i1, i2, i3, i4, i5
+
+    return multiply
+
+
+def _multiply_narrow(t):
+    """The same for AVX2 without VNNI: sums stay in 16 bits for as long as quants up to QMAX cannot overflow them."""
+    spread = broadcast_u32("u8", 4 * TILE)
+    groups = t.SUB // 4
+    run = min(groups, 32767 // (2 * 127 * t.QMAX))
+    run = 1 << (run.bit_length() - 1)  # so that it divides groups
+
+    @inline
+    def multiply(x, w, k, start):
+        i0, i1, i2, i3, i4, i5 = start, start, start, start, start, start
+        for h in range(0, groups, run):
+            v, p = _i8t(x + 4 * TILE * h), w + 4 * h
+            c0, c1, c2 = dot2_u8s8(spread(p), v), dot2_u8s8(spread(p + k), v), dot2_u8s8(spread(p + 2 * k), v)
+            p += 3 * k
+            c3, c4, c5 = dot2_u8s8(spread(p), v), dot2_u8s8(spread(p + k), v), dot2_u8s8(spread(p + 2 * k), v)
+            for g in range(1, run):
+                v, p = _i8t(x + 4 * TILE * (h + g)), w + 4 * (h + g)
+                c0 = c0 + dot2_u8s8(spread(p), v)
+                c1 = c1 + dot2_u8s8(spread(p + k), v)
+                c2 = c2 + dot2_u8s8(spread(p + 2 * k), v)
+                c3 = c3 + dot2_u8s8(spread(p + 3 * k), v)
+                c4 = c4 + dot2_u8s8(spread(p + 4 * k), v)
+                c5 = c5 + dot2_u8s8(spread(p + 5 * k), v)
+            i0, i1, i2 = i0 + add_pairs(c0), i1 + add_pairs(c1), i2 + add_pairs(c2)
+            i3, i4, i5 = i3 + add_pairs(c3), i4 + add_pairs(c4), i5 + add_pairs(c5)
+        return i0, i1, i2, i3, i4, i5
+
+    return multiply
+
+
 def _integer_tile(t):
     """tile(x, q, s, m, k, c, row): six rows of decoded u8 weights by one q8 tile."""
-    sub, has_min, signed = t.SUB, t.HAS_MIN, t.SIGNED
+    sub, has_min = t.SUB, t.HAS_MIN
     shift = t.OFFSET.bit_length() - 1
-    groups, per32 = sub // 4, 32 // sub
-    spread = broadcast_u32("i8" if signed else "u8", 4 * TILE)
-    dot4 = dot4_s8s8 if signed else dot4_u8s8
+    per32, multiply = 32 // sub, _multiply_narrow(t) if AVX2 and not VNNI256 and not t.SIGNED else _multiply(t)
 
     @inline
     def tile(x, q, s, m, k, c, row):
@@ -110,16 +163,7 @@ def _integer_tile(t):
             start = _i_zero()
             if shift >= 0:
                 start = start - (sums << shift)
-            i0, i1, i2, i3, i4, i5 = start, start, start, start, start, start
-            for g in range(groups):
-                v = _i8t(x + 4 * TILE * (groups * b + g))
-                w = q + sub * b + 4 * g
-                i0 = dot4(i0, spread(w), v)
-                i1 = dot4(i1, spread(w + k), v)
-                i2 = dot4(i2, spread(w + 2 * k), v)
-                i3 = dot4(i3, spread(w + 3 * k), v)
-                i4 = dot4(i4, spread(w + 4 * k), v)
-                i5 = dot4(i5, spread(w + 5 * k), v)
+            i0, i1, i2, i3, i4, i5 = multiply(x + TILE * sub * b, q + sub * b, k, start)
             d = _f32t(xd + 4 * TILE * (b // per32))
             p = s + 4 * b
             a0 = fma(to_f32(i0) * d, _full(f32_at(p)), a0)

@@ -6,7 +6,7 @@ w = d * sc * q - dmin * mn for each 16. Weight 128 n + 32 j + l has its pair in 
 from .blocks import dot256, full16, rows256
 from .simd import concat, half_at, inline, load, to_f32
 
-BLOCK, BYTES, SUB, OFFSET, HAS_MIN, SIGNED = 256, 84, 16, 0, True, False
+BLOCK, BYTES, SUB, QMAX, OFFSET, HAS_MIN, SIGNED = 256, 84, 16, 3, 0, True, False
 
 _u8x32, _u8x16 = load("u8", 32), load("u8", 16)
 

@@ -7,7 +7,7 @@ third bit in byte l at bit 4 n + j.
 from .blocks import dot256, full16, rows256, u8x8
 from .simd import concat, half_at, i64_at, inline, load, to_f32, to_i32, u32_at
 
-BLOCK, BYTES, SUB, OFFSET, HAS_MIN, SIGNED = 256, 110, 16, 4, False, False
+BLOCK, BYTES, SUB, QMAX, OFFSET, HAS_MIN, SIGNED = 256, 110, 16, 7, 4, False, False
 
 _u8x32 = load("u8", 32)
 

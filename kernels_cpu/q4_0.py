@@ -3,7 +3,7 @@
 from .blocks import dot32, rows32
 from .simd import concat, inline, load
 
-BLOCK, BYTES, SUB, HAS_MIN, SIGNED = 32, 18, 32, False, False
+BLOCK, BYTES, SUB, QMAX, HAS_MIN, SIGNED = 32, 18, 32, 15, False, False
 OFFSET = 8
 
 _u8x16 = load("u8", 16)

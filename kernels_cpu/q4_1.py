@@ -3,7 +3,7 @@
 from .blocks import dot32, rows32
 from .simd import concat, inline, load
 
-BLOCK, BYTES, SUB, HAS_MIN, SIGNED = 32, 20, 32, True, False
+BLOCK, BYTES, SUB, QMAX, HAS_MIN, SIGNED = 32, 20, 32, 15, True, False
 OFFSET = 0
 
 _u8x16 = load("u8", 16)

@@ -6,7 +6,7 @@ w = d * sc * q - dmin * mn for each 32; a chunk of 32 bytes holds two runs of 32
 from .blocks import dot256, full8, rows256, scales_6bit
 from .simd import concat, half_at, inline, load
 
-BLOCK, BYTES, SUB, OFFSET, HAS_MIN, SIGNED = 256, 144, 32, 0, True, False
+BLOCK, BYTES, SUB, QMAX, OFFSET, HAS_MIN, SIGNED = 256, 144, 32, 15, 0, True, False
 
 _u8x32 = load("u8", 32)
 

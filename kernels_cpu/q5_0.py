@@ -3,7 +3,7 @@
 from .blocks import dot32, rows32
 from .simd import bits, concat, inline, load
 
-BLOCK, BYTES, SUB, HAS_MIN, SIGNED = 32, 22, 32, False, False
+BLOCK, BYTES, SUB, QMAX, HAS_MIN, SIGNED = 32, 22, 32, 31, False, False
 OFFSET = 16
 
 _u8x16 = load("u8", 16)

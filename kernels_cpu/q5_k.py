@@ -3,7 +3,7 @@
 from .blocks import dot256, full8, rows256, scales_6bit
 from .simd import concat, half_at, inline, load
 
-BLOCK, BYTES, SUB, OFFSET, HAS_MIN, SIGNED = 256, 176, 32, 0, True, False
+BLOCK, BYTES, SUB, QMAX, OFFSET, HAS_MIN, SIGNED = 256, 176, 32, 31, 0, True, False
 
 _u8x32 = load("u8", 32)
 

@@ -7,7 +7,7 @@ w = d * sc * (q - 32) for each 16. Half h of the block takes 64 nibble bytes and
 from .blocks import dot256, full16, rows256
 from .simd import concat, half_at, inline, load, to_f32
 
-BLOCK, BYTES, SUB, OFFSET, HAS_MIN, SIGNED = 256, 210, 16, 32, False, False
+BLOCK, BYTES, SUB, QMAX, OFFSET, HAS_MIN, SIGNED = 256, 210, 16, 63, 32, False, False
 
 _u8x32, _i8x16 = load("u8", 32), load("i8", 16)
 

@@ -594,6 +594,35 @@ def dot4_u8s8(_t, acc, u, v):
     return acc(acc, u, v), gen
 
 
+def _maddubs(b, args):
+    return _call(b, "llvm.x86.avx2.pmadd.ub.sw", ir.VectorType(ir.IntType(16), 16), args)
+
+
+def _maddwd_ones(b, args):
+    ty = ir.VectorType(_I32, 8)
+    return _call(b, "llvm.x86.avx2.pmadd.wd", ty, [args[0], _const(args[0].type, 1)])
+
+
+@intrinsic
+def dot2_u8s8(_t, u, v):
+    """Dot of each two u8 x s8 bytes in i16, saturating; only at AVX2 levels."""
+
+    def gen(c, b, s, a):
+        return _native(b, list(a), [32, 32], 16, _maddubs)
+
+    return Vec("i16", u.n // 2)(u, v), gen
+
+
+@intrinsic
+def add_pairs(_t, x):
+    """i16 x 2n -> i32 x n: sums of neighbours; only at AVX2 levels."""
+
+    def gen(c, b, s, a):
+        return _native(b, list(a), [16], 8, _maddwd_ones)
+
+    return Vec("i32", x.n // 2)(x), gen
+
+
 @intrinsic
 def dot4_s8s8(_t, acc, x, y):
     """acc (i32 x n) + dot of each four s8 x s8 bytes; y must not hold -128."""
