@@ -19,6 +19,7 @@ from .formats.chat_template import chat_template_from_metadata
 from .formats.gguf import Gguf
 from .formats.tokenizer import load_tokenizer
 from .kernels_cpu import isa, jit, team
+from .kernels_cpu.dense_types import BLOCKS, FLOAT_TYPES, INTEGER_TYPES
 from .program import Program, Sizes
 from .runtime import (
     DECODE_ROWS,
@@ -110,6 +111,7 @@ def system_info() -> dict[str, Any]:
             "available": list(isa.available()),
         },
         "threads": {"count": threads, "why": f"as many as {why}"},
+        "matmul": matmul_paths(level),
         "kernel_cache": {
             "folder": str(jit.cache_dir(level)),
             "kernels": len(cached),
@@ -120,6 +122,18 @@ def system_info() -> dict[str, Any]:
             "available_gb": psutil.virtual_memory().available / 1e9,
             "read_gb_per_s": memory_bandwidth(threads) / 1e9,
         },
+    }
+
+
+def matmul_paths(level: isa.Level) -> dict[str, str]:
+    """Which kernels each tensor type takes, for prompts and for generated tokens."""
+    integers = f"int8 slab ({'VNNI' if 'vnni' in level.name else 'widening multiply-add'})"
+    tiles = "bf16 slab (AMX)" if level.bf16_tiles else None
+    others = [name for name in BLOCKS if name not in FLOAT_TYPES and name not in INTEGER_TYPES]
+    return {
+        "integer types": f"{' '.join(INTEGER_TYPES)}: prompt {tiles or integers}, generation native blocks in int8",
+        "float types": f"{' '.join(FLOAT_TYPES)}: prompt {tiles or 'f32 slab'}, generation native rows in f32",
+        "other types": f"{' '.join(others)}: prompt {tiles or 'f32 slab'}, generation f32 slab",
     }
 
 

@@ -14,6 +14,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -45,8 +46,8 @@ def file_name(kernel: str) -> str:
 
 
 def cache_root() -> Path:
-    """Directory of all kernel caches: `$EDGERT_CACHE/kernels`, else the user's cache directory."""
-    if home := os.environ.get("EDGERT_CACHE"):
+    """Directory of all kernel caches: `kernels` in $EDGERT_CACHE, $EDGERT_HOME or the user's cache directory."""
+    if home := os.environ.get("EDGERT_CACHE") or os.environ.get("EDGERT_HOME"):
         return Path(home) / "kernels"
     import platformdirs
 
@@ -118,12 +119,20 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
 
 
+def _prune(current: Path) -> None:
+    """Remove caches of other versions that were not written to for a month."""
+    for other in current.parent.iterdir():
+        if other != current and other.is_dir() and time.time() - other.stat().st_mtime > 30 * 86400:
+            shutil.rmtree(other, ignore_errors=True)
+
+
 def _compile(missing: list[str], level: isa.Level, directory: Path, progress: Progress | None) -> None:
     with _locked(directory):
         missing = [n for n in missing if not (directory / file_name(n)).exists()]
         total, done = len(missing), 0
         if not total:
             return
+        _prune(directory)
         jobs = min(total, os.cpu_count() or 1)
         children = [_child(level, directory, missing[i::jobs]) for i in range(jobs)]
         try:
