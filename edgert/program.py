@@ -124,10 +124,12 @@ class Program:
         tables_at = scratch_at + plan.scratch * sizes.threads
         if tables_at + self._tables_bytes() > arena.nbytes:
             raise AssertionError("arena too small")
-        self._keep = [arena, batch]
         base = int(arena.ctypes.data)
         self._cursors = aligned(8 * max(1, len(plan.ops)))
-        self._bound = dict(bound)
+        header = int(batch.ctypes.data)
+        self._cursor_base = int(self._cursors.ctypes.data)
+        self._counts = {"tokens": header + 8 * layout.BATCH_TOKENS, "out": header + 8 * layout.BATCH_OUT}
+        self._bound = {**bound, ("batch", 0): header, ("logits", 0): 0}
         self._bound["scratch", 0], self._bound["ld_scratch", 0] = base + scratch_at, plan.scratch
         self._bind_tables(base + tables_at)
         self._gguf, self._base = gguf, base
@@ -145,57 +147,48 @@ class Program:
 
     def _bind_tables(self, at: int) -> None:
         slots = slots_bound(self.plan, self.sizes.tokens, self.sizes.tile)
-        self._bound["slots", 0] = at
+        self._counts["slots"] = at
         self._bound["segments", 0] = at + 64
         self._bound["source", 0] = at + 128 + (8 * self.plan.experts + 67) // 64 * 64
         self._bound["expert_of", 0] = self._bound["source", 0] + 4 * slots
 
-    def _address(self, value: Value, op_index: int) -> int | float:
-        batch = int(self._batch.ctypes.data)
-        match value:
-            case View():
-                return self._base + self._places[id(value.buffer)][0] + 4 * value.start
-            case Buffer():
-                return self._base + self._places[id(value)][0]
-            case Weight():
-                return int(self._gguf.data(value.name).ctypes.data)
-            case Count(of="slots"):
-                return self._bound["slots", 0]
-            case Count(of=of):
-                return batch + 8 * {"tokens": layout.BATCH_TOKENS, "out": layout.BATCH_OUT}[of]
-            case Special(kind="batch"):
-                return batch
-            case Special(kind="cursor"):
-                return int(self._cursors.ctypes.data) + 64 * op_index
-            case Special(kind="logits"):
-                return 0
-            case Special(kind=kind, index=index):
-                return self._bound[kind, index]
-            case _:
-                return value
+    def _value(self, value: Value, op_index: int) -> int | float:
+        """The number that a field holds: an address, a count or a setting."""
+        if isinstance(value, int | float):
+            return value
+        if isinstance(value, View):
+            return self._base + self._places[id(value.buffer)][0] + 4 * value.start
+        if isinstance(value, Buffer):
+            return self._base + self._places[id(value)][0]
+        if isinstance(value, Weight):
+            return self._gguf.address(value.name)
+        if isinstance(value, Count):
+            return self._counts[value.of]
+        if value.kind == "cursor":
+            return self._cursor_base + 64 * op_index
+        return self._bound[value.kind, value.index]
 
-    def _link(self, kernels: Mapping[str, Kernel]) -> tuple[I64, list[I64]]:
+    def _link(self, kernels: Mapping[str, Kernel]) -> tuple[I64, I64]:
+        """(op table, argument structs one after the other)."""
         ops = self.plan.ops
-        table = np.zeros((len(ops), 4), np.int64)
         self.barriers = barriers(self.plan, self._places)
-        structs: list[I64] = []
-        self._logits_slots: list[tuple[I64, int]] = []
+        table = np.zeros((len(ops), 4), np.int64)
+        structs = np.zeros(sum(len(kernels[op.kernel].fields) for op in ops), np.int64)
+        base, slots = int(structs.ctypes.data), []
+        self._logits_slots: list[int] = []
         for i, op in enumerate(ops):
             kernel = kernels[op.kernel]
-            if {name for name, _ in kernel.fields} != set(op.fields):
+            if {name for name, _ in kernel.fields} != op.fields.keys():
                 raise AssertionError(f"{op.kernel} takes {kernel.fields}, not {sorted(op.fields)}")
-            args = np.zeros(len(kernel.fields), np.int64)
-            for j, (name, kind) in enumerate(kernel.fields):
-                value = self._address(op.fields[name], i)
-                if kind == "f32":
-                    value = struct.unpack("<i", struct.pack("<f", value))[0]
-                args[j] = value
-                if op.fields[name] == Special("logits"):
-                    self._logits_slots.append((args, j))
-            table[i] = kernel.address, args.ctypes.data, 0, self.barriers[i]
-            if any(v == Special("cursor") for v in op.fields.values()):
-                table[i, 2] = self._address(Special("cursor"), i)
-            structs.append(args)
+            cursor = self._cursor_base + 64 * i if "cursor" in op.fields else 0
+            table[i] = kernel.address, base + 8 * len(slots), cursor, self.barriers[i]
+            for name, kind in kernel.fields:
+                field = op.fields[name]
+                if isinstance(field, Special) and field.kind == "logits":
+                    self._logits_slots.append(len(slots))
+                value = self._value(field, i)
+                slots.append(struct.unpack("<i", struct.pack("<f", value))[0] if kind == "f32" else value)
+        structs[:] = slots
         return table, structs
 
     def _slices(self) -> list[int]:
@@ -210,8 +203,7 @@ class Program:
         """Run once on the batch. `logits`: address for the rows that want them. Sliced: KeyboardInterrupt can occur
         between layers."""
         self._batch[layout.BATCH_LOGITS] = logits
-        for args, j in self._logits_slots:
-            args[j] = logits
+        self._args[self._logits_slots] = logits
         start = 0
         for stop in self.stops if sliced else self.stops[-1:]:
             team.run(self.table, start, stop)

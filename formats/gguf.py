@@ -81,6 +81,11 @@ class Gguf:
         info = self.tensor(name)
         return self._files[info.shard].file.array("u1", info.offset, info.nbytes)  # type: ignore[return-value]
 
+    def address(self, name: str) -> int:
+        """Where the stored bytes of a tensor lie in memory; good until `close`. FormatError if there is none."""
+        info = self.tensor(name)
+        return self._files[info.shard].file.address + info.offset
+
     def tensor(self, name: str, shape: tuple[int, ...] | None = None) -> TensorInfo:
         """The row of a tensor. FormatError if it is missing, or not of `shape` (GGUF order) when that is given."""
         info = self.tensors.get(name)

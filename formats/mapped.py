@@ -6,6 +6,7 @@ import mmap
 import os
 import stat
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,11 @@ class MappedFile:
         import numpy as np
 
         return np.frombuffer(self.map, dtype=dtype, count=count, offset=offset)
+
+    @cached_property
+    def address(self) -> int:
+        """Where the file lies in memory, until it is closed."""
+        return int(self.array("u1", 0, 1).ctypes.data)  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """Unmap. Views that are still in use keep the pages until they go. Safe to call again."""
