@@ -19,6 +19,7 @@ from .kernels_cpu.isa import Level
 from .plan import Buffer, CacheLayer, Count, Op, Plan, Rope, Special, Value, View, Weight
 
 BATCH, CURSOR, SEGMENTS = Special("batch"), Special("cursor"), Special("segments")
+PLAIN_INTEGERS = ("I8", "I16", "I32", "I64")
 NATIVE = (*FLOAT_TYPES, *INTEGER_TYPES)  # types with a decode kernel
 PACK = {"q8 rows": "act.quantise_rows", "q8": "act.quantise_tiles", "f32": "act.pack_tiles", "bf16": "act.pack_pairs"}
 
@@ -46,8 +47,8 @@ class Builder:
             raise self.gguf.error(f"tensor {name}", f"is missing; {self.c.arch} models have it")
         if tuple(info.shape) != shape:
             raise self.gguf.error(f"tensor {name}", f"has shape {tuple(info.shape)}, must be {shape}")
-        if info.type.name not in BLOCKS:
-            raise self.gguf.error(f"tensor {name}", f"has type {info.type.name}, which has no kernels")
+        if info.type.name not in BLOCKS or info.type.name in PLAIN_INTEGERS:
+            raise self.gguf.error(f"tensor {name}", f"has type {info.type.name}, which weights cannot have")
         self.plan.used.add(name)
         return info
 

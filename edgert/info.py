@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from . import kv
-from .config import Config, check_vocabulary
+from .archs import read_config
+from .config import check_vocabulary
 from .formats.chat_template import chat_template_from_metadata
 from .formats.gguf import Gguf
 from .formats.tokenizer import load_tokenizer
@@ -56,7 +57,7 @@ class ModelInfo:
 def inspect(path: str | os.PathLike[str]) -> ModelInfo:
     """Describe a model file without reading its weights. FormatError if it is malformed or not supported."""
     with Gguf.open(path) as gguf:
-        config = Config(gguf)
+        config = read_config(gguf)
         level, threads = choose_level(), default_threads()[0]
         plans = [make_plan(config, phase, "fast", level, "f16", 512) for phase in ("prompt", "decode")]
         rows = dict(zip(("prompt", "decode"), (PROMPT_ROWS, DECODE_ROWS), strict=True))
@@ -84,7 +85,7 @@ def verify(path: str | os.PathLike[str]) -> None:
     FormatError says what is wrong.
     """
     with Gguf.open(path) as gguf:
-        config = Config(gguf)
+        config = read_config(gguf)
         for phase in ("prompt", "decode"):
             make_plan(config, phase, "fast", choose_level(), "f16", 512)
         tokenizer = load_tokenizer(gguf.metadata)

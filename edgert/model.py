@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import kv
-from .config import Config, check_vocabulary
+from .archs import read_config
+from .config import check_vocabulary
 from .errors import ContextLengthError, EdgertError
 from .formats.chat_template import ChatTemplate, chat_template_from_metadata
 from .formats.gguf import Gguf
@@ -40,7 +41,7 @@ class Model:
         gguf = Gguf.open(path)
         try:
             self.tokenizer: Tokenizer = load_tokenizer(gguf.metadata)
-            check_vocabulary(gguf, Config(gguf), self.tokenizer)
+            check_vocabulary(gguf, read_config(gguf), self.tokenizer)
             self._runtime = Runtime(gguf, threads=threads, n_ctx=n_ctx, precision=precision, kv_type=kv_type,
                                     progress=progress)  # fmt: skip
             self._fallback = chat_template_from_metadata(gguf.metadata, self.tokenizer)

@@ -93,7 +93,7 @@ class Runtime:
 
     def __init__(self, gguf: Gguf, *, threads: int | None, n_ctx: int | None, precision: str, kv_type: str,
                  progress: Progress | None) -> None:  # fmt: skip
-        self.gguf, self.config = gguf, Config(gguf)
+        self.gguf, self.config = gguf, archs.read_config(gguf)
         self.precision = precision
         self.kv_type = "f32" if precision == "exact" else kv_type
         self.level = choose_level()

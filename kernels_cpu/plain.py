@@ -6,9 +6,10 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from .simd import _scalar_load, i8_at, i16_at, i32_at, i64_at, inline, set_f32
+from .simd import i8_at, i16_at, i32_at, i64_at, inline, set_f32
+from .simd_memory import scalar_load
 
-f64_at = _scalar_load(ir.DoubleType(), types.float64)
+f64_at = scalar_load(ir.DoubleType(), types.float64)
 
 
 def row_of(size, number_at):

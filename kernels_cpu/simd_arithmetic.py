@@ -137,7 +137,7 @@ hsum = _reduce(lambda b, x, y, e: b.fadd(x, y) if e == "f32" else b.add(x, y))
 hmax = _reduce(lambda b, x, y, e: b.select(b.fcmp_ordered(">", x, y), x, y))
 
 
-def _native(b, args, widths, piece, emit):
+def by_register(b, args, widths, piece, emit):
     """Apply `emit` to register-sized pieces of the args and join the results."""
     n = args[0].type.count // widths[0]
     if n == 0:
@@ -175,7 +175,7 @@ def dot4_u8s8(_t, acc, u, v):
 
     def gen(c, b, s, a):
         lanes = min(s.return_type.n, 16 if VNNI512 else 8 if X86 and AVX2 else 4)
-        return _native(b, list(a), [lanes, 4 * lanes, 4 * lanes], lanes, _dot4_register)
+        return by_register(b, list(a), [lanes, 4 * lanes, 4 * lanes], lanes, _dot4_register)
 
     return acc(acc, u, v), gen
 
@@ -194,7 +194,7 @@ def dot2_u8s8(_t, u, v):
     """Dot of each two u8 x s8 bytes in i16, saturating; only at AVX2 levels."""
 
     def gen(c, b, s, a):
-        return _native(b, list(a), [32, 32], 16, _maddubs)
+        return by_register(b, list(a), [32, 32], 16, _maddubs)
 
     return Vec("i16", u.n // 2)(u, v), gen
 
@@ -204,7 +204,7 @@ def add_pairs(_t, x):
     """i16 x 2n -> i32 x n: sums of neighbours; only at AVX2 levels."""
 
     def gen(c, b, s, a):
-        return _native(b, list(a), [16], 8, _maddwd_ones)
+        return by_register(b, list(a), [16], 8, _maddwd_ones)
 
     return Vec("i32", x.n // 2)(x), gen
 
@@ -227,7 +227,7 @@ def dot4_s8s8(_t, acc, x, y):
 
     def gen(c, b, s, a):
         lanes = min(s.return_type.n, 16 if VNNI512 else 8 if X86 and AVX2 else 4)
-        return _native(b, list(a), [lanes, 4 * lanes, 4 * lanes], lanes, one)
+        return by_register(b, list(a), [lanes, 4 * lanes, 4 * lanes], lanes, one)
 
     return acc(acc, x, y), gen
 

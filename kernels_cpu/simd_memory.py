@@ -38,7 +38,7 @@ def store(_t, p, v):
     return types.void(types.int64, v), gen
 
 
-def _scalar_load(ll, out, convert=lambda b, v: v):
+def scalar_load(ll, out, convert=lambda b, v: v):
     @intrinsic
     def op(_t, p):
         def gen(c, b, s, a):
@@ -51,14 +51,14 @@ def _scalar_load(ll, out, convert=lambda b, v: v):
     return op
 
 
-u8_at = _scalar_load(ir.IntType(8), types.int64, lambda b, v: b.zext(v, I64))
-i8_at = _scalar_load(ir.IntType(8), types.int64, lambda b, v: b.sext(v, I64))
-u16_at = _scalar_load(ir.IntType(16), types.int64, lambda b, v: b.zext(v, I64))
-i16_at = _scalar_load(ir.IntType(16), types.int64, lambda b, v: b.sext(v, I64))
-i32_at = _scalar_load(I32, types.int64, lambda b, v: b.sext(v, I64))
-u32_at = _scalar_load(I32, types.int64, lambda b, v: b.zext(v, I64))
-i64_at = _scalar_load(I64, types.int64)
-f32_at = _scalar_load(F32, types.float32)
+u8_at = scalar_load(ir.IntType(8), types.int64, lambda b, v: b.zext(v, I64))
+i8_at = scalar_load(ir.IntType(8), types.int64, lambda b, v: b.sext(v, I64))
+u16_at = scalar_load(ir.IntType(16), types.int64, lambda b, v: b.zext(v, I64))
+i16_at = scalar_load(ir.IntType(16), types.int64, lambda b, v: b.sext(v, I64))
+i32_at = scalar_load(I32, types.int64, lambda b, v: b.sext(v, I64))
+u32_at = scalar_load(I32, types.int64, lambda b, v: b.zext(v, I64))
+i64_at = scalar_load(I64, types.int64)
+f32_at = scalar_load(F32, types.float32)
 
 
 def _scalar_store(ll, arg, convert=lambda b, v: v):

@@ -8,7 +8,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from .simd import AVX2, Vec, _call, _const, _native
+from .simd_arithmetic import by_register
+from .vec import AVX2, Vec, call_intrinsic, constant
 
 _I8, _I64 = ir.IntType(8), ir.IntType(64)
 
@@ -38,20 +39,20 @@ def lookup16(values: tuple[int, ...]):
 
     def shuffled(b, args):
         pattern = ir.Constant(args[0].type, [v & 255 for v in values] * 2)
-        return _call(b, "llvm.x86.avx2.pshuf.b", args[0].type, [pattern, args[0]])
+        return call_intrinsic(b, "llvm.x86.avx2.pshuf.b", args[0].type, [pattern, args[0]])
 
     def selected(b, args):
         index, ty = args[0], args[0].type
-        level = [_const(ty, v & 255) for v in values]
+        level = [constant(ty, v & 255) for v in values]
         for bit in range(4):  # lowest bit first: halves the candidates four times
-            mask = b.icmp_unsigned("!=", b.and_(index, _const(ty, 1 << bit)), ir.Constant(ty, None))
+            mask = b.icmp_unsigned("!=", b.and_(index, constant(ty, 1 << bit)), ir.Constant(ty, None))
             level = [b.select(mask, level[i + 1], level[i]) for i in range(0, len(level), 2)]
         return level[0]
 
     @intrinsic
     def op(_t, index):
         def gen(c, b, s, a):
-            return _native(b, list(a), [32], 32, shuffled if AVX2 else selected)
+            return by_register(b, list(a), [32], 32, shuffled if AVX2 else selected)
 
         return Vec("i8", index.n)(index), gen
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ..builder import Builder
 from ..config import Config
-from ..formats.errors import FormatError
+from ..formats.gguf import Gguf
 
 FAMILIES = ("llama", "gemma", "phi3")
 
@@ -18,13 +18,20 @@ def supported() -> list[str]:
     return sorted(name for family in FAMILIES for name in importlib.import_module(f".{family}", __name__).ARCHS)
 
 
+def read_config(gguf: Gguf) -> Config:
+    """The model's hyper-parameters. FormatError if its architecture is not supported: that is said first."""
+    arch = gguf.metadata.get_str("general.architecture")
+    if arch not in supported():
+        names = ", ".join(supported())
+        raise gguf.error("general.architecture", f"{arch!r} is not supported; supported are {names}")
+    return Config(gguf)
+
+
 def find(c: Config) -> Callable[[Builder, Config], None]:
-    """The `build` function of the model's architecture, or FormatError that lists those there are."""
+    """The `build` function of a supported architecture."""
     for family in FAMILIES:
         module = importlib.import_module(f".{family}", __name__)
         if c.arch in module.ARCHS:
             build: Callable[[Builder, Config], None] = module.build
             return build
-    raise FormatError(
-        f"{c.gguf.path}: general.architecture: {c.arch!r} is not supported; supported are {', '.join(supported())}"
-    )
+    raise AssertionError(f"no family builds {c.arch}")
