@@ -175,7 +175,7 @@ def measure_roof(crew: team.Team, kernels: dict[str, jit.Kernel], level: isa.Lev
 
 
 def timed(crew: team.Team, ops: list[tuple[jit.Kernel, Any, Any]], repeat: int) -> list[float]:
-    """Seconds of each of `repeat` runs of a program, after one that does not count. ops: (kernel, arguments, cursor)."""
+    """Seconds of each of `repeat` runs of a program, but for a first one. ops: (kernel, arguments, cursor)."""
     program = np.array([[k.address, args.ctypes.data, cursor.ctypes.data, 1] for k, args, cursor in ops], np.int64)
     times = []
     for _ in range(repeat + 1):
