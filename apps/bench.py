@@ -4,14 +4,18 @@ Prompts are random tokens, so nothing is reused between repetitions; a first, un
 """
 
 import argparse
+import os
 import random
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from typing import Any
 
 import edgert
 
+from . import bench_plot
 from .console import MODEL_HELP, Progress, add_load_options, human_bytes, integer, print_json
 
 
@@ -24,13 +28,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     count("-p", "prompt", 512, 0, "prompt tokens")
     count("-n", "new", 64, 0, "generated tokens")
     count("-d", "depth", 0, 0, "tokens that are there before them")
+    count("-b", "batch", 0, 0, "sequences that generate together; 0: not measured")
     count("-r", "repeat", 3, 1, "repetitions")
+    parser.add_argument("--starts", action="store_true", help="also start anew, with and without compiled kernels")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw the rates (needs matplotlib: edgert[bench])")
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     add_load_options(parser)
 
 
 def execute(options: argparse.Namespace) -> int:
-    needed = options.depth + max(options.prompt, 1) + options.new + 1
+    if options.plot:
+        bench_plot.require()
+    needed = max(options.depth + max(options.prompt, 1) + options.new, options.batch * (options.new + 64)) + 1
     start = time.perf_counter()
     with Progress() as progress:
         model = edgert.load(
@@ -53,6 +62,10 @@ def execute(options: argparse.Namespace) -> int:
             **_measure(model, options),
         }
     report["peak_rss_bytes"] = peak_rss()
+    if options.starts:
+        report |= starts(str(model.path), model.threads)
+    if options.plot:
+        bench_plot.draw(report, options.plot)
     if options.json:
         print_json(report)
     else:
@@ -62,7 +75,7 @@ def execute(options: argparse.Namespace) -> int:
 
 def _measure(model: "edgert.Model", options: argparse.Namespace) -> dict[str, Any]:
     """Tokens per second of each phase, summed up over the repetitions; what was not asked for is None."""
-    prompt, decode = [], []
+    prompt, decode, batch = [], [], []
     for seed in range(options.repeat + 1):
         ids = random_ids(model, seed, options.depth + max(options.prompt, 1))
         if options.depth:
@@ -72,7 +85,10 @@ def _measure(model: "edgert.Model", options: argparse.Namespace) -> dict[str, An
             prompt.append((answer.usage.prompt_tokens - answer.usage.cached_tokens) / answer.timings.prompt_s)
         if options.new:
             decode.append(_generate(model, ids[: max(options.depth, 1)], options.new + 1).timings.decode_rate)
-    result = {"prompt": _summary(prompt[1:]), "decode": _summary(decode[1:])}
+        if options.batch and options.new:
+            batch.append(_batch_rate(model, seed, options.batch, options.new))
+    result = {"prompt": _summary(prompt[1:]), "decode": _summary(decode[1:]), "batch": _summary(batch[1:])}
+    result["sequences"] = options.batch
     if result["decode"]:
         moved = model.bytes_per_token(options.depth + options.new // 2)
         bandwidth = edgert.memory_bandwidth(model.threads)
@@ -92,6 +108,33 @@ def random_ids(model: "edgert.Model", seed: int, count: int) -> list[int]:
 
 def _generate(model: "edgert.Model", ids: list[int], new: int) -> "edgert.Completion":
     return model.generate(ids, max_tokens=new, temperature=0, ignore_eos=True)
+
+
+def _batch_rate(model: "edgert.Model", seed: int, sequences: int, new: int) -> float:
+    """Tokens per second of all sequences together, their prompts of eight tokens included in the time."""
+    prompts = [random_ids(model, seed * sequences + i, 8) for i in range(sequences)]
+    start = time.perf_counter()
+    answers = model.generate_many(prompts, max_tokens=new, temperature=0, ignore_eos=True)
+    return sum(len(answer.ids) for answer in answers) / (time.perf_counter() - start)
+
+
+STARTER = """\
+import sys, edgert
+model = edgert.load(sys.argv[1], threads=int(sys.argv[2]), n_ctx=512)
+model.generate([1], max_tokens=1)
+"""
+
+
+def starts(path: str, threads: int) -> dict[str, float]:
+    """Seconds that a process of one token takes: with an empty kernel cache, and with a full one."""
+    with tempfile.TemporaryDirectory() as cache:
+        seconds = []
+        for _ in range(2):
+            start = time.perf_counter()
+            command = [sys.executable, "-P", "-c", STARTER, path, str(threads)]
+            subprocess.run(command, check=True, env={**os.environ, "EDGERT_CACHE": cache})
+            seconds.append(time.perf_counter() - start)
+    return {"cold_start_s": seconds[0], "warm_start_s": seconds[1]}
 
 
 def _summary(rates: list[float]) -> dict[str, Any] | None:
@@ -114,7 +157,9 @@ def peak_rss() -> int:
 
 def _lines(report: dict[str, Any]) -> list[str]:
     lines = [f"{report['model']}: {report['threads']} threads, {report['precision']}, depth {report['depth']}"]
-    for phase, name, tokens in (("prompt", "prompt", "prompt_tokens"), ("decode", "generation", "new_tokens")):
+    phases = (("prompt", "prompt", "prompt_tokens"), ("decode", "generation", "new_tokens"),
+              ("batch", f"{report['sequences']} at once", "new_tokens"))  # fmt: skip
+    for phase, name, tokens in phases:
         if rates := report[phase]:
             spread = f"{rates['min']:.1f} to {rates['max']:.1f} in {len(rates['all'])}"
             lines.append(f"{name:10} {rates['median']:8.1f} tokens/s  ({spread} runs of {report[tokens]} tokens)")
@@ -123,5 +168,8 @@ def _lines(report: dict[str, Any]) -> list[str]:
         measured = f"{rates['bandwidth_gb_per_s']:.1f} GB/s that this memory gives"
         lines.append(f"{'bandwidth':10} {rates['gb_per_s']:8.1f} GB/s, {share:.0f} % of the {measured}")
     lines.append(f"{'load':10} {report['load_s']:8.2f} s")
+    if "cold_start_s" in report:
+        lines.append(f"{'cold start':10} {report['cold_start_s']:8.2f} s to the first token, kernels compiled")
+        lines.append(f"{'warm start':10} {report['warm_start_s']:8.2f} s, kernels found in the cache")
     lines.append(f"{'peak RSS':10} {human_bytes(report['peak_rss_bytes']):>11}")
     return lines
