@@ -78,13 +78,16 @@ def quantise_rows(tid, nth, count, x, ldx, k, out, group):
             p = first + SUPER * t * (b // 8)
             at = 64 * (t * (b % 8 // 2) + row) + 32 * (b % 2)
             store(p + at, v)
-            store(p + 256 * t + at, fours)
+            store(p + 256 * t + at, _i_zero8() - fours)
             low, high = hsum(_low4(fours)), hsum(_high4(fours))
             ds, s16 = p + 512 * t + 64 * row + 8 * (b % 8), p + 576 * t + 64 * row + 8 * (b % 8)
             set_f32(ds, d)
             set_f32(ds + 4, d * np.float32(low + high))
             set_f32(s16, d * np.float32(low))
             set_f32(s16 + 4, d * np.float32(high))
+            apart = p + 640 * t + 32 * row + 4 * (b % 8)
+            set_f32(apart, d)
+            set_f32(apart + 32 * t, d * np.float32(low + high))
         if (k // 32) & 1:  # blocks are taken in pairs: the partner of an odd last one gets a scale of zero
             b = k // 32
             ds = first + SUPER * t * (b // 8) + 512 * t + 64 * row + 8 * (b % 8)

@@ -7,7 +7,8 @@ stored quant), OFFSET (subtracted from it) or HAS_MIN (a value subtracted instea
     dot(T)(w, nb, x) -> T f32 the row's products with a group of T quantised activation rows
 
 so that w = s * (q - OFFSET), or s * q - m. `x` is laid out for this (layout.q8_row_bytes): for each 256 of k the rows'
-i8 (4, T, 64), i32 sums of four (4, T, 16), f32 (T, 8, 2) scale and scale * sum per 32, f32 (T, 16) scale * sum per 16.
+i8 (4, T, 64), i32 negated sums of four (4, T, 16), f32 (T, 8, 2) scale and scale * sum per 32, f32 (T, 16) scale * sum per 16,
+and again f32 (T, 8) scales, f32 (T, 8) scale * sum per 32, each form as some type wants it.
 The rows are side by side in one wide vector, so that a block is decoded once for all of them and each row's sums are
 made in the same order whatever T.
 """
@@ -89,7 +90,7 @@ def _totals(t, n_mins):
 
 
 def integer_dot(t, offset_shift, signed):
-    """(u, x, sums of four) -> i32 x 16 t dots of four, weights' offset 2**offset_shift taken off (-1: none)."""
+    """(u, x, negated sums of four) -> i32 x 16 t dots of four, weights' offset 2**offset_shift taken off (-1: none)."""
     zero, load_x4, rep = zeros("i32", 16 * t), load("i32", 16 * t), repeat(64, t)
 
     @inline
@@ -97,7 +98,7 @@ def integer_dot(t, offset_shift, signed):
         if signed:
             return dot4_s8s8(zero(), rep(u), x)
         if offset_shift >= 0:
-            return dot4_u8s8(zero() - (load_x4(x4) << offset_shift), rep(u), x)
+            return dot4_u8s8(load_x4(x4) << offset_shift, rep(u), x)
         return dot4_u8s8(zero(), rep(u), x)
 
     return op
@@ -125,11 +126,11 @@ def dot256(block_bytes, sub, quants, scales, offset_shift, has_min):
 
     def dot(t):
         n = 256 // sub  # scales of a block
-        load_x, load_pairs = load("i8", 64 * t), load("f32", 16 * t)
+        load_x = load("i8", 64 * t)
         zero, no_mins = zeros("f32", 16 * t), zeros("f32", n * t)
         rep, dots, totals = repeat(n, t), integer_dot(t, offset_shift, False), _totals(t, n if has_min else 0)
-        every = pick(*[16 * r + 2 * (i * sub // 32) for r in range(t) for i in range(n)])  # scale of x for each SUB
-        odds = pick(*[16 * r + 2 * i + 1 for r in range(t) for i in range(8)])
+        every = pick(*[8 * r + i * sub // 32 for r in range(t) for i in range(n)])  # scale of x for each SUB
+        load_8, load_16 = load("f32", 8 * t), load("f32", 16 * t)
         lanes = 64 // sub  # scales of a chunk
         s0, s1, s2, s3 = (
             pick(*[n * r + lanes * j + i * lanes // 16 for r in range(t) for i in range(16)]) for j in range(4)
@@ -147,14 +148,13 @@ def dot256(block_bytes, sub, quants, scales, offset_shift, has_min):
                 p, xp = w + block_bytes * i, x + SUPER * t * i
                 for line in range(0, block_bytes, 64):
                     prefetch(p + AHEAD + line)
-                pairs = load_pairs(xp + 512 * t)
                 scale, low = scales(p)
-                s = rep(scale) * every(pairs)
+                s = rep(scale) * every(load_8(xp + 640 * t))
                 if has_min:
                     if sub == 32:
-                        mins = fma(rep(low), odds(pairs), mins)
+                        mins = fma(rep(low), load_8(xp + 672 * t), mins)
                     else:
-                        mins = fma(rep(low), load_pairs(xp + 576 * t), mins)
+                        mins = fma(rep(low), load_16(xp + 576 * t), mins)
                 acc = chunk(p, 0, xp, s0(s), acc)
                 acc = chunk(p, 1, xp, s1(s), acc)
                 acc = chunk(p, 2, xp, s2(s), acc)

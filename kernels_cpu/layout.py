@@ -23,7 +23,7 @@ PIECE = 128  # tokens in one piece of the KV axis that decode attention splits o
 
 BLOCK = 32  # query tokens of one work item of prompt attention
 
-SUPER = 640  # bytes of 256 quantised activations of one row: i8, i32 sums of four, scales and sums
+SUPER = 704  # bytes of 256 quantised activations of one row: i8, i32 sums, scales and sums
 GROUP = 4  # rows that native matmuls take side by side
 
 SLAB = 48  # weight rows decoded at a time by the slab matmul

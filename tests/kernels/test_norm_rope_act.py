@@ -178,27 +178,30 @@ def rows_to_quantise(m: int, k: int) -> Array:
 @pytest.mark.parametrize("k", [32, 96, 256, 416])
 @pytest.mark.parametrize(("m", "group", "wide"), [(1, 4, 1), (5, 4, 4), (5, 1, 1)])
 def test_quantise_rows(level: str, threads: int, k: int, m: int, group: int, wide: int) -> None:
-    """For each 256 of k and each group of rows: i8, sums of four, (scale, scale * sum), scale * sum per 16; to the bit.
+    """For each 256 of k and each group of rows: i8, negated sums of four, (scale, scale * sum), scale * sum per 16; to the bit.
 
     A single row stands alone, whatever the group.
     """
     x = rows_to_quantise(5, k)[:m] if m > 1 else rows_to_quantise(5, k)[4:]
     q, d = quantised(x)
     supers, groups = -(-k // 256), -(-m // wide)
-    out = np.full((groups, supers, 640 * wide), 0xEE, np.uint8)
+    out = np.full((groups, supers, 704 * wide), 0xEE, np.uint8)
     run("act.quantise_rows", level, threads, count=count(m), x=x, ldx=x.strides[0], k=k, out=out, group=group)
     chunks = out[..., : 256 * wide].reshape(groups, supers, 4, wide, 64).view(np.int8)
     fours = out[..., 256 * wide : 512 * wide].reshape(groups, supers, 4, wide, 64).view(np.int32)
     ds = out[..., 512 * wide : 576 * wide].reshape(groups, supers, wide, 64).view(np.float32)
-    s16 = out[..., 576 * wide :].reshape(groups, supers, wide, 64).view(np.float32)
+    apart = out[..., 640 * wide :].reshape(groups, supers, 2, wide, 32).view(np.float32)
+    s16 = out[..., 576 * wide : 640 * wide].reshape(groups, supers, wide, 64).view(np.float32)
     for r in range(m):
         g, t = divmod(r, wide)
         sums = q[r].astype(np.int32)
         np.testing.assert_array_equal(chunks[g, :, :, t].reshape(-1)[:k], q[r])
-        np.testing.assert_array_equal(fours[g, :, :, t].reshape(-1)[: k // 4], sums.reshape(-1, 4).sum(axis=1))
+        np.testing.assert_array_equal(fours[g, :, :, t].reshape(-1)[: k // 4], -sums.reshape(-1, 4).sum(axis=1))
         pairs = ds[g, :, t].reshape(-1, 2)[: k // 32]
         np.testing.assert_array_equal(pairs[:, 0], d[r])
         np.testing.assert_array_equal(pairs[:, 1], d[r] * sums.reshape(-1, 32).sum(axis=1).astype(np.float32))
+        np.testing.assert_array_equal(apart[g, :, 0, t].reshape(-1)[: k // 32], pairs[:, 0])
+        np.testing.assert_array_equal(apart[g, :, 1, t].reshape(-1)[: k // 32], pairs[:, 1])
         expected = np.repeat(d[r], 2) * sums.reshape(-1, 16).sum(axis=1).astype(np.float32)
         np.testing.assert_array_equal(s16[g, :, t].reshape(-1)[: k // 16], expected)
 
