@@ -1,9 +1,11 @@
 """Measure a model: prompt and generation speed (median and spread), share of the memory bandwidth, load time, memory.
 
-Prompts are random tokens, so nothing is reused between repetitions; a first, unmeasured repetition warms up.
+Prompts are random tokens, so nothing is reused between repetitions; a first, unmeasured repetition warms up. With
+--kernels no model is needed: each matmul kernel is timed alone, beside what memory and arithmetic units allow.
 """
 
 import argparse
+import dataclasses
 import os
 import random
 import statistics
@@ -16,7 +18,7 @@ from typing import Any
 import edgert
 
 from . import bench_plot
-from .console import MODEL_HELP, Progress, add_load_options, human_bytes, integer, print_json
+from .console import MODEL_HELP, Progress, UsageError, add_load_options, human_bytes, integer, print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,19 +26,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         about = f"{meaning} (default {default})"
         parser.add_argument(flag, type=integer(low), default=default, metavar="N", dest=name, help=about)
 
-    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    parser.add_argument("model", metavar="MODEL", nargs="?", help=MODEL_HELP)
     count("-p", "prompt", 512, 0, "prompt tokens")
     count("-n", "new", 64, 0, "generated tokens")
     count("-d", "depth", 0, 0, "tokens that are there before them")
     count("-b", "batch", 0, 0, "sequences that generate together; 0: not measured")
     count("-r", "repeat", 3, 1, "repetitions")
     parser.add_argument("--starts", action="store_true", help="also start anew, with and without compiled kernels")
+    parser.add_argument("--kernels", action="store_true", help="time single kernels instead of a model")
+    parser.add_argument("--types", metavar="T,T", help="weight types for --kernels, e.g. Q4_K,Q8_0")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the rates (needs matplotlib: edgert[bench])")
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     add_load_options(parser)
 
 
 def execute(options: argparse.Namespace) -> int:
+    if options.kernels:
+        if options.model or options.plot or options.starts:
+            raise UsageError("--kernels takes no MODEL, --plot or --starts")
+        return kernels(options)
+    if not options.model:
+        raise UsageError("which MODEL? (--kernels needs none)")
     if options.plot:
         bench_plot.require()
     needed = max(options.depth + max(options.prompt, 1) + options.new, options.batch * (options.new + 64)) + 1
@@ -89,6 +99,9 @@ def _measure(model: "edgert.Model", options: argparse.Namespace) -> dict[str, An
             batch.append(_batch_rate(model, seed, options.batch, options.new))
     result = {"prompt": _summary(prompt[1:]), "decode": _summary(decode[1:]), "batch": _summary(batch[1:])}
     result["sequences"] = options.batch
+    if result["prompt"]:
+        flop = model.flop_per_token(options.depth + options.prompt // 2)
+        result["prompt"]["gflop_per_s"] = flop * result["prompt"]["median"] / 1e9
     if result["decode"]:
         moved = model.bytes_per_token(options.depth + options.new // 2)
         bandwidth = edgert.memory_bandwidth(model.threads)
@@ -137,6 +150,28 @@ def starts(path: str, threads: int) -> dict[str, float]:
     return {"cold_start_s": seconds[0], "warm_start_s": seconds[1]}
 
 
+def kernels(options: argparse.Namespace) -> int:
+    """Print the table of kernels, a row as soon as it is measured."""
+    chosen = {"types": options.types.split(",")} if options.types else {}
+    rows: list[dict[str, Any]] = []
+    try:
+        for row in edgert.bench_kernels(**chosen, threads=options.threads, repeat=options.repeat):
+            if not rows and not options.json:
+                print(f"{'kernel':22} {'level':12} {'rows':>5} {'ms':>9} {'GB/s':>8} {'GFLOP/s':>9}  of its limit")
+            rows.append(dataclasses.asdict(row))
+            if not options.json:
+                print(
+                    f"{row.kernel:22} {row.level:12} {row.rows:5} {1e3 * row.seconds:9.3f} {row.gb_per_s:8.2f} "
+                    f"{row.gflop_per_s:9.1f}  {100 * row.share:.0f} % ({row.bound})",
+                    flush=True,
+                )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if options.json:
+        print_json({"kernels": rows})
+    return 0
+
+
 def _summary(rates: list[float]) -> dict[str, Any] | None:
     if not rates:
         return None
@@ -163,6 +198,8 @@ def _lines(report: dict[str, Any]) -> list[str]:
         if rates := report[phase]:
             spread = f"{rates['min']:.1f} to {rates['max']:.1f} in {len(rates['all'])}"
             lines.append(f"{name:10} {rates['median']:8.1f} tokens/s  ({spread} runs of {report[tokens]} tokens)")
+    if rates := report["prompt"]:
+        lines.append(f"{'prompt':10} {rates['gflop_per_s']:8.1f} GFLOP/s")
     if rates := report["decode"]:
         share = 100 * rates["gb_per_s"] / rates["bandwidth_gb_per_s"]
         measured = f"{rates['bandwidth_gb_per_s']:.1f} GB/s that this memory gives"

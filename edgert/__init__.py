@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .errors import ContextLengthError, DownloadError, EdgertError, ModelNotFoundError
     from .formats.errors import FormatError
     from .generation import Completion, Stream, Timings, Usage
-    from .info import ModelInfo, inspect, memory_bandwidth, system_info, verify
+    from .info import ModelInfo, bench_kernels, inspect, memory_bandwidth, system_info, verify
     from .model import Model
     from .runtime import Progress
     from .sampling import Settings
@@ -30,7 +30,7 @@ _HOMES = {
     "errors": ("ContextLengthError", "DownloadError", "EdgertError", "ModelNotFoundError"),
     "formats.errors": ("FormatError",),
     "generation": ("Completion", "Stream", "Timings", "Usage"),
-    "info": ("ModelInfo", "inspect", "memory_bandwidth", "system_info", "verify"),
+    "info": ("ModelInfo", "bench_kernels", "inspect", "memory_bandwidth", "system_info", "verify"),
     "model": ("Model",),
     "runtime": ("Progress",),
     "sampling": ("Settings",),
@@ -40,8 +40,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Completion", "ContextLengthError", "DownloadError", "EdgertError", "FormatError", "Model", "ModelInfo",
-    "ModelNotFoundError", "Progress", "Settings", "Stream", "Timings", "Usage", "Vocabulary", "inspect", "load",
-    "load_tokenizer", "memory_bandwidth", "registry", "system_info", "verify",
+    "ModelNotFoundError", "Progress", "Settings", "Stream", "Timings", "Usage", "Vocabulary", "bench_kernels",
+    "inspect", "load", "load_tokenizer", "memory_bandwidth", "registry", "system_info", "verify",
 ]  # fmt: skip
 
 

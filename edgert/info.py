@@ -6,16 +6,17 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import kv
 from .archs import read_config
 from .config import check_vocabulary
+from .errors import EdgertError
 from .formats.chat_template import chat_template_from_metadata
 from .formats.gguf import Gguf
 from .formats.tokenizer import load_tokenizer
@@ -31,6 +32,9 @@ from .runtime import (
     load_kernels,
     make_plan,
 )
+
+if TYPE_CHECKING:
+    from .kernels_cpu.bench import KernelTime
 
 PROBE_BYTES = 256 << 20
 
@@ -72,6 +76,17 @@ def inspect(path: str | os.PathLike[str]) -> ModelInfo:
             sum(s.stat().st_size for s in gguf.shards),
             tensors, kv.token_bytes(plans[0].cache, "f16"), arena, default_context(config, plans[0], "f16"),
         )  # fmt: skip
+
+
+def bench_kernels(**options: Any) -> Iterator[KernelTime]:
+    """Each kernel alone beside its roofline; options as for `kernels_cpu.bench.bench_kernels`."""
+    from .kernels_cpu.bench import bench_kernels as run
+
+    options["threads"] = options.get("threads") or default_threads()[0]
+    try:
+        yield from run(**options)
+    except (isa.IsaError, jit.CompileError) as error:
+        raise EdgertError(str(error)) from None
 
 
 def _plain(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -259,6 +260,17 @@ class Model:
             shared = sum(op.weight_bytes for op in plan.ops if "_exps." not in op.label)
             weights = shared + (weights - shared) * plan.experts_used // plan.experts
         return weights + depth * kv.token_bytes(plan.cache, self._runtime.kv_type)
+
+    def flop_per_token(self, depth: int = 0) -> int:
+        """Floating-point operations of one token at a context of `depth` tokens: matmuls and attention."""
+        plan, tensors = self._runtime.plans["decode"], self._runtime.gguf.tensors
+        total = 0
+        for op in plan.ops:
+            if op.weight_bytes:
+                n = math.prod(tensors[op.label].shape)
+                total += 2 * n * plan.experts_used // plan.experts if "_exps." in op.label else 2 * n
+        heads = self._runtime.config.n_head
+        return total + sum(2 * depth * heads * (layer.d_k + layer.d_v) for layer in plan.cache)
 
     def describe_plan(self) -> str:
         """The programs that this model runs, an operation a line."""

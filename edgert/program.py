@@ -174,7 +174,8 @@ class Program:
         self.barriers = barriers(self.plan, self._places)
         table = np.zeros((len(ops), 4), np.int64)
         structs = np.zeros(sum(len(kernels[op.kernel].fields) for op in ops), np.int64)
-        base, slots = int(structs.ctypes.data), []
+        base = int(structs.ctypes.data)
+        slots: list[int | float] = []
         self._logits_slots: list[int] = []
         for i, op in enumerate(ops):
             kernel = kernels[op.kernel]

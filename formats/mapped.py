@@ -60,7 +60,7 @@ class MappedFile:
     @cached_property
     def address(self) -> int:
         """Where the file lies in memory, until it is closed."""
-        return int(self.array("u1", 0, 1).ctypes.data)  # type: ignore[attr-defined]
+        return int(self.array("u1", 0, 1).ctypes.data)
 
     def close(self) -> None:
         """Unmap. Views that are still in use keep the pages until they go. Safe to call again."""

@@ -7,8 +7,8 @@ stored quant), OFFSET (subtracted from it) or HAS_MIN (a value subtracted instea
     dot(T)(w, nb, x) -> T f32 the row's products with a group of T quantised activation rows
 
 so that w = s * (q - OFFSET), or s * q - m. `x` is laid out for this (layout.q8_row_bytes): for each 256 of k the rows'
-i8 (4, T, 64), i32 negated sums of four (4, T, 16), f32 (T, 8, 2) scale and scale * sum per 32, f32 (T, 16) scale * sum per 16,
-and again f32 (T, 8) scales, f32 (T, 8) scale * sum per 32, each form as some type wants it.
+i8 (4, T, 64), i32 negated sums of four (4, T, 16), f32 (T, 8, 2) scale and scale * sum per 32, f32 (T, 16)
+scale * sum per 16, and again f32 (T, 8) scales, f32 (T, 8) scale * sum per 32, each form as some type wants it.
 The rows are side by side in one wide vector, so that a block is decoded once for all of them and each row's sums are
 made in the same order whatever T.
 """

@@ -178,7 +178,7 @@ def rows_to_quantise(m: int, k: int) -> Array:
 @pytest.mark.parametrize("k", [32, 96, 256, 416])
 @pytest.mark.parametrize(("m", "group", "wide"), [(1, 4, 1), (5, 4, 4), (5, 1, 1)])
 def test_quantise_rows(level: str, threads: int, k: int, m: int, group: int, wide: int) -> None:
-    """For each 256 of k and each group of rows: i8, negated sums of four, (scale, scale * sum), scale * sum per 16; to the bit.
+    """For each 256 of k and each group of rows: i8, negated sums of four, scales and sums; to the bit.
 
     A single row stands alone, whatever the group.
     """
