@@ -185,3 +185,13 @@ def test_close_gives_memory_back(smollm2_path: Path) -> None:
     with pytest.raises(edgert.EdgertError, match="closed"):
         loaded.generate(PROMPT)
     assert sizes[-1] - sizes[0] < 16e6, sizes
+
+
+def test_generate_many_gives_what_each_gets_alone(model: edgert.Model) -> None:
+    """More prompts than fit in a step, of different lengths and with different ends; seeds count per answer."""
+    prompts = [f"{city} is the capital of" for city in ("Paris", "Rome", "Berlin", "Madrid", "Oslo")] * 8
+    prompts[3] = "Once upon a time, in a land far away where nobody had ever seen a clock, there lived"
+    for settings in ({"temperature": 0}, {"temperature": 1.0, "seed": 5}):
+        alone = {p: model.generate(p, max_tokens=10, **settings).ids for p in set(prompts)}
+        together = model.generate_many(prompts, max_tokens=10, **settings)
+        assert [answer.ids for answer in together] == [alone[p] for p in prompts]
