@@ -48,8 +48,8 @@ class Config:
         if self.n_rot > self.d_k or self.n_rot % 2:
             raise self.error("rope.dimension_count", f"{self.n_rot} is odd or larger than the head's {self.d_k}")
         self.rope_base = self.real("rope.freq_base", 10000.0)
-        if self.rope_base <= 0:
-            raise self.error("rope.freq_base", f"{self.rope_base} is not positive")
+        if self.rope_base <= 1:
+            raise self.error("rope.freq_base", f"{self.rope_base} is not above 1")
         self.rope_scaling = self._rope_scaling()
         self.n_expert = self.integer("expert_count", 0, at_most=MAX_EXPERTS)
         self.n_expert_used = self.integer("expert_used_count", 0, at_most=MAX_EXPERTS)
@@ -78,7 +78,7 @@ class Config:
             kind = "linear" if factor else "none"
         if kind not in ("none", "linear", "yarn", "longrope"):
             raise self.error("rope.scaling.type", f"{kind!r} is not supported; known: none, linear, yarn, longrope")
-        return RopeScaling(
+        scaling = RopeScaling(
             kind=kind,
             factor=1.0 if kind == "none" else factor or 1.0,
             original_context=self.integer("rope.scaling.original_context_length", self.n_ctx_train, at_least=1),
@@ -87,6 +87,9 @@ class Config:
             beta_slow=self.real("rope.scaling.yarn_beta_slow", 1.0),
             extrapolation=self.real("rope.scaling.yarn_ext_factor", 1.0),
         )
+        if not 0 < scaling.beta_slow < scaling.beta_fast:
+            raise self.error("rope.scaling.yarn_beta_slow", f"{scaling.beta_slow} is not below {scaling.beta_fast}")
+        return scaling
 
     def n_ff(self) -> int:
         return self.integer("feed_forward_length", at_least=1, at_most=1 << 24)
@@ -96,6 +99,10 @@ class Config:
 
     def real(self, key: str, default: float | None = None) -> float:
         return self.meta.get_float(f"{self.arch}.{key}", default)
+
+    def factor(self, key: str) -> float:
+        """A number that something is multiplied with or divided by; absent or 0 means 1, as in llama.cpp."""
+        return self.real(key, 1.0) or 1.0
 
     def text(self, key: str, default: str | None = None) -> str:
         return self.meta.get_str(f"{self.arch}.{key}", default)

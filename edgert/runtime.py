@@ -100,6 +100,12 @@ class Runtime:
         self.threads = threads or default_threads()[0]
         probe = make_plan(self.config, "decode", precision, self.level, kv_type, 512)
         self.n_ctx = n_ctx or default_context(self.config, probe, self.kv_type)
+        needed = self.n_ctx * kv.token_bytes(probe.cache, self.kv_type)
+        if needed > psutil.virtual_memory().total:
+            raise EdgertError(
+                f"a context of {self.n_ctx} tokens needs {needed / 1e9:.1f} GB for its KV cache, this machine has "
+                f"{psutil.virtual_memory().total / 1e9:.1f} GB; ask for a smaller one"
+            )
         self.plans = {
             phase: make_plan(self.config, phase, precision, self.level, kv_type, self.n_ctx)
             for phase in ("prompt", "decode")

@@ -66,5 +66,6 @@ def work(tid, nth, team, seen):
 
 
 def lead(tid, nth, team):
-    """The caller's own share of the current job."""
+    """The caller's own share of the current job, which is noted as begun."""
+    set_i64(team + 448, i64_at(team))
     run(team, 0, nth)

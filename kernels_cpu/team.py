@@ -4,7 +4,7 @@ A worker sits in compiled code (no interpreter lock), spins briefly for the next
 sleeps on a condition. Memory block, int64 slots in cache lines of their own:
 
     0 job number | 8 barrier count | 16 barrier generation | 24 program, 25 start, 26 stop, 27 quit
-    | 32 tries before parking | 40 spins before yielding | 48 address of sched_yield
+    | 32 tries before parking | 40 spins before yielding | 48 address of sched_yield | 56 last job the caller joined
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from . import jit
 
-JOB, COUNT, GENERATION, PROGRAM, START, STOP, QUIT, PATIENCE, SPINS, YIELD = 0, 8, 16, 24, 25, 26, 27, 32, 40, 48
+JOB, PROGRAM, START, STOP, QUIT, PATIENCE, SPINS, YIELD, JOINED = 0, 24, 25, 26, 27, 32, 40, 48, 56
 KERNELS = ("loop.work", "loop.lead")
 _Entry = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
@@ -88,11 +88,16 @@ class Team:
         """Run ops start..stop of a program (n_ops, 4) on all threads; returns when every thread is done."""
         block = self._block
         block[PROGRAM], block[START], block[STOP] = program.ctypes.data, start, stop
-        with self._idle:
-            block[JOB] += 1
-            if self._parked:
-                self._idle.notify_all()
-        self._lead(self._lead_args.ctypes.data, 0, self.n)
+        try:
+            with self._idle:
+                block[JOB] += 1
+                if self._parked:
+                    self._idle.notify_all()
+            self._lead(self._lead_args.ctypes.data, 0, self.n)
+        finally:
+            # Ctrl-C may come between the two: the workers have begun and must not wait for this thread for ever.
+            if block[JOINED] != block[JOB]:
+                self._lead(self._lead_args.ctypes.data, 0, self.n)
 
     def close(self) -> None:
         """End the worker threads. Idempotent."""

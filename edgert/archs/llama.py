@@ -29,16 +29,16 @@ ARCHS = {
 
 def build(b: Builder, c: Config) -> None:
     t = ARCHS[c.arch]
-    residual = c.real("residual_scale", 1.0) if t.scales else 1.0
+    residual = c.factor("residual_scale") if t.scales else 1.0
     # Granite switches its rotary embedding off by declaring it not finetuned.
     rope = b.rope_table() if not t.scales or c.flag("rope.scaling.finetuned", True) else None
-    x = b.embed(scale=c.real("embedding_scale", 1.0) if t.scales else 1.0)
+    x = b.embed(scale=c.factor("embedding_scale") if t.scales else 1.0)
     for b.layer in range(c.n_layer):
         use = rope if not t.no_rope_every or (b.layer + 1) % t.no_rope_every else None
         attend(b, c, t, x, f"blk.{b.layer}.", use, residual)
         feed_forward(b, c, x, f"blk.{b.layer}.", residual)
     b.layer = -1
-    b.head(x, "output_norm.weight", scale=1 / c.real("logit_scale", 1.0) if t.scales else 1.0)
+    b.head(x, "output_norm.weight", scale=1 / c.factor("logit_scale") if t.scales else 1.0)
 
 
 def attend(b: Builder, c: Config, t: Traits, x: View, p: str, rope: int | None, residual: float) -> None:
@@ -60,7 +60,7 @@ def feed_forward(b: Builder, c: Config, x: View, p: str, residual: float) -> Non
     h = b.rmsnorm(x, p + "ffn_norm.weight")
     if c.n_expert and b.has(p + "ffn_gate_inp.weight"):
         n_ff = c.integer("expert_feed_forward_length", c.integer("feed_forward_length", 0), at_least=1)
-        y = b.moe(h, n_ff, "silu", normalise=True, scale=c.real("expert_weights_scale", 1.0))
+        y = b.moe(h, n_ff, "silu", normalise=True, scale=c.factor("expert_weights_scale"))
         b.add(y, x, residual)
         return
     gate = b.matmul(h, p + "ffn_gate.weight", c.n_ff())
