@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,9 @@ from builder import build, load_recipe
 from edgert import registry
 
 DATA = Path(__file__).parent / "data"
+
+# Started in the background of a script, this process ignores Ctrl-C, and so would the programs whose Ctrl-C is tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
