@@ -44,6 +44,8 @@ class Config:
         if self.d_k % 2 or self.d_v % 16:
             raise self.error("attention.value_length", f"{self.d_k} and {self.d_v} are not multiples of 2 and 16")
         self.eps = self.real("attention.layer_norm_rms_epsilon")
+        if self.eps < 0:
+            raise self.error("attention.layer_norm_rms_epsilon", f"{self.eps} is negative")
         self.n_rot = self.integer("rope.dimension_count", self.d_k, at_least=0, at_most=1 << 14)
         if self.n_rot > self.d_k or self.n_rot % 2:
             raise self.error("rope.dimension_count", f"{self.n_rot} is odd or larger than the head's {self.d_k}")

@@ -87,6 +87,8 @@ class Model:
         """
         if path not in ("prompt", "decode"):
             raise EdgertError(f"path {path!r} is neither 'prompt' nor 'decode'")
+        if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
+            raise EdgertError(f"chunk: {chunk!r} is not a positive whole number")
         tokens = self._checked(ids)
         if len(tokens) > self.n_ctx:
             raise ContextLengthError(f"{len(tokens)} tokens do not fit in the context of {self.n_ctx}")
@@ -94,7 +96,7 @@ class Model:
         size = min(chunk or self._runtime.max_rows(path), self._runtime.max_rows(path))
         with self._lock:
             self._open()
-            self._make_room(len(tokens))
+            self._make_room(-(-len(tokens) // kv.PAGE))
             sequence = kv.Sequence(self._runtime.pool, self.n_ctx)
             try:
                 for start in range(0, len(tokens), size):
@@ -159,8 +161,10 @@ class Model:
                 f"the prompt has {len(ids)} tokens, the context only {self.n_ctx}; no room to answer"
             )
         room = self.n_ctx - len(ids)
-        if max_tokens is not None and (isinstance(max_tokens, bool) or max_tokens < 1):
-            raise EdgertError(f"max_tokens: {max_tokens!r} is not a positive number")
+        if max_tokens is not None and (
+            isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1
+        ):
+            raise EdgertError(f"max_tokens: {max_tokens!r} is not a positive whole number")
         if max_tokens is not None and max_tokens > room:
             raise ContextLengthError(
                 f"{len(ids)} prompt tokens and {max_tokens} new ones do not fit in the context of {self.n_ctx}"
@@ -235,19 +239,19 @@ class Model:
             last = start + len(part) == len(prompt)
             with self._lock:
                 self._open()
-                self._make_room(len(part))
+                self._make_room(sequence.pages_for(len(part)))
                 self._runtime.step("prompt", [(sequence, part)], [len(part) - 1] if last else [], logits)
 
     def feed_tokens(self, rows: Sequence[tuple[kv.Sequence, int]], logits: F32) -> None:
         """Run one generated token of each sequence; logits (len(rows), n_vocab) after them."""
         with self._lock:
             self._open()
-            self._make_room(len(rows))
+            self._make_room(sum(s.pages_for(1) for s, _ in rows))
             self._runtime.step("decode", [(s, [token]) for s, token in rows], range(len(rows)), logits)
 
-    def _make_room(self, n: int) -> None:
-        """Drop idle sequences until n more tokens have pages."""
-        while self._idle and self._runtime.pool.free < -(-n // kv.PAGE) + 1:
+    def _make_room(self, n_pages: int) -> None:
+        """Drop idle sequences until n_pages are free."""
+        while self._idle and self._runtime.pool.free < n_pages:
             self._idle.pop(0).truncate(0)
 
     # ---- the rest ----

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -195,3 +196,26 @@ def test_generate_many_gives_what_each_gets_alone(model: edgert.Model) -> None:
         alone = {p: model.generate(p, max_tokens=10, **settings).ids for p in set(prompts)}
         together = model.generate_many(prompts, max_tokens=10, **settings)
         assert [answer.ids for answer in together] == [alone[p] for p in prompts]
+
+
+def test_a_full_cache_drops_what_is_kept_for_reuse(arch_model: Callable[[str], Path]) -> None:
+    """Answers that together need every page get them, though earlier prompts are still cached."""
+    with edgert.load(arch_model("llama"), n_ctx=64) as small:
+        pages = small._runtime.pool.n_pages
+        for i in range(4):
+            small.generate([10 + i] * 60, max_tokens=2, temperature=0, ignore_eos=True)
+        assert small._runtime.pool.free < pages
+        answers = small.generate_many([[20 + i] * 30 for i in range(32)], max_tokens=34, temperature=0, ignore_eos=True)
+        assert [len(answer.ids) for answer in answers] == [34] * 32
+
+
+@pytest.mark.parametrize("settings", [{"max_tokens": 0}, {"max_tokens": 2.5}, {"stop": [""]}, {"temperatur": 0}])
+def test_bad_settings(model: edgert.Model, settings: dict[str, Any]) -> None:
+    with pytest.raises(edgert.EdgertError):
+        model.generate(PROMPT, **settings)
+
+
+@pytest.mark.parametrize("chunk", [0, -1, 1.5, True])
+def test_bad_chunk(model: edgert.Model, chunk: Any) -> None:
+    with pytest.raises(edgert.EdgertError, match="chunk"):
+        model.logits([1, 2], chunk=chunk)
