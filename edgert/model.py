@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -72,7 +73,12 @@ class Model:
         return self.tokenizer.token_bytes(self._checked([token])[0])
 
     def _checked(self, ids: Sequence[int]) -> list[int]:
-        out = [int(i) for i in ids]
+        if isinstance(ids, str | bytes):
+            raise EdgertError("token ids must be a sequence of whole numbers, not text")
+        try:
+            out = [operator.index(i) for i in ids]
+        except TypeError:
+            raise EdgertError("token ids must be a sequence of whole numbers") from None
         for i in out:
             if not 0 <= i < self.n_vocab:
                 raise EdgertError(f"token {i} is not in the vocabulary of {self.n_vocab}")
@@ -121,7 +127,7 @@ class Model:
         prompt: str | Sequence[int],
         *,
         max_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = (),
         ignore_eos: bool = False,
         **sampling: Any,
     ) -> Stream:
@@ -138,7 +144,7 @@ class Model:
         prompts: Sequence[str | Sequence[int]],
         *,
         max_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = (),
         ignore_eos: bool = False,
         **sampling: Any,
     ) -> list[Completion]:
@@ -150,8 +156,8 @@ class Model:
         run_together(self, answers, min(len(answers), self._runtime.max_rows("decode")))
         return [answer.completion() for answer in answers]
 
-    def _answer(self, prompt: str | Sequence[int], max_tokens: int | None, stop: str | Sequence[str], ignore_eos: bool,
-                sampling: Mapping[str, Any]) -> Answer:  # fmt: skip
+    def _answer(self, prompt: str | Sequence[int], max_tokens: int | None, stop: str | Sequence[str] | None,
+                ignore_eos: bool, sampling: Mapping[str, Any]) -> Answer:  # fmt: skip
         self._open()
         ids = self.tokenize(prompt) if isinstance(prompt, str) else self._checked(prompt)
         if not ids:
@@ -169,8 +175,8 @@ class Model:
             raise ContextLengthError(
                 f"{len(ids)} prompt tokens and {max_tokens} new ones do not fit in the context of {self.n_ctx}"
             )
-        stops = [stop] if isinstance(stop, str) else list(stop)
-        if not all(isinstance(s, str) and s for s in stops):
+        stops = [stop] if isinstance(stop, str) else stop or ()
+        if not isinstance(stops, Sequence) or not all(isinstance(s, str) and s for s in stops):
             raise EdgertError("stop: every stop string must be text that is not empty")
         sampler = Sampler(_settings(sampling), self.n_vocab, self._runtime.kernels["sample.top"])
         return Answer(self.tokenizer, ids, max_tokens or room, sampler, stops, ignore_eos)
@@ -278,6 +284,7 @@ class Model:
 
     def describe_plan(self) -> str:
         """The programs that this model runs, an operation a line."""
+        self._open()
         return self._runtime.describe()
 
     def _open(self) -> None:

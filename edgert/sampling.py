@@ -6,6 +6,7 @@ import ctypes
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 
 import numpy as np
 import numpy.typing as npt
@@ -42,16 +43,22 @@ class Settings:
         limits = {
             "temperature": (0, 1e6), "top_k": (0, 2**31 - 1), "top_p": (0, 1), "min_p": (0, 1), "typical_p": (0, 1),
             "repeat_penalty": (1e-3, 1e3), "frequency_penalty": (-1e3, 1e3), "presence_penalty": (-1e3, 1e3),
-            "penalty_last_n": (-1, 2**31 - 1),
+            "penalty_last_n": (-1, 2**31 - 1), "seed": (0, 2**128 - 1),
         }  # fmt: skip
         for name, (low, high) in limits.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-                raise SettingsError(f"{name}: {value!r} is not between {low:g} and {high:g}")
+            kind = Integral if name in ("top_k", "penalty_last_n", "seed") else Real
+            if name == "seed" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
+                what = "a whole number" if kind is Integral else "a number"
+                raise SettingsError(f"{name}: {value!r} is not {what} from {low:g} to {high:g}")
+        if not isinstance(self.logit_bias, Mapping):
+            raise SettingsError("logit_bias: not a mapping of token ids to numbers")
         for token, bias in self.logit_bias.items():
-            if not 0 <= token < n_vocab:
-                raise SettingsError(f"logit_bias: token {token} is not in the vocabulary of {n_vocab}")
-            if not isinstance(bias, int | float) or bias != bias:
+            if not isinstance(token, Integral) or not 0 <= token < n_vocab:
+                raise SettingsError(f"logit_bias: {token!r} is not a token id of the vocabulary of {n_vocab}")
+            if not isinstance(bias, Real) or bias != bias:
                 raise SettingsError(f"logit_bias: {bias!r} of token {token} is not a number")
 
 
@@ -68,8 +75,9 @@ class Sampler:
         """The next token from logits (n_vocab,), which are changed; history: all tokens so far, newest last."""
         s = self.settings
         self._penalise(logits, history)
-        for token, bias in s.logit_bias.items():
-            logits[token] += bias
+        with np.errstate(over="ignore"):  # beyond float32 a bias is infinite
+            for token, bias in s.logit_bias.items():
+                logits[token] += np.float32(bias)
         if s.temperature == 0:
             return int(logits.argmax())
         ids, values = self._candidates(logits)
@@ -82,7 +90,7 @@ class Sampler:
         if s.min_p > 0:
             keep = max(1, int(np.count_nonzero(p >= p[0] * s.min_p)))
             ids, values = ids[:keep], values[:keep]
-        p = np.cumsum(_softmax(values / s.temperature))
+        p = np.cumsum(_softmax(values, s.temperature))
         return int(ids[min(int(np.searchsorted(p, self._random.random() * p[-1], side="right")), len(ids) - 1)])
 
     def _penalise(self, logits: F32, history: Sequence[int]) -> None:
@@ -108,8 +116,9 @@ class Sampler:
         return ids, values.astype(np.float64)
 
 
-def _softmax(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    p = np.exp(values - values.max())
+def _softmax(values: npt.NDArray[np.float64], temperature: float = 1.0) -> npt.NDArray[np.float64]:
+    with np.errstate(over="ignore", invalid="ignore"):  # at tiny temperatures all but the likeliest are at -infinity
+        p = np.exp((values - values.max()) / temperature)
     return np.asarray(p / p.sum(), np.float64)
 
 

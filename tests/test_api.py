@@ -168,6 +168,12 @@ def test_bad_tokens(model: edgert.Model) -> None:
             model.logits([1, bad])
 
 
+@pytest.mark.parametrize("prompt", [[1.5], ["1"], b"hi", None, 5, [[1, 2]]])
+def test_prompts_that_are_neither_text_nor_ids(model: edgert.Model, prompt: Any) -> None:
+    with pytest.raises(edgert.EdgertError, match="token ids"):
+        model.generate(prompt, max_tokens=1)
+
+
 def test_unknown_model() -> None:
     """A name that is neither known nor a file is said to be so."""
     with pytest.raises(edgert.ModelNotFoundError, match="no-such-model"):

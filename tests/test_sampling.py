@@ -119,8 +119,18 @@ def test_candidates_by_kernel_and_by_sorting(top: jit.Kernel, n: int, k: int) ->
 @pytest.mark.parametrize(
     "settings",
     [{"temperature": -1}, {"top_p": 1.5}, {"min_p": float("nan")}, {"top_k": -1}, {"repeat_penalty": 0},
-     {"logit_bias": {9: 1.0}}, {"logit_bias": {0: float("nan")}}, {"temperature": "hot"}],
+     {"seed": -1}, {"seed": 1.5}, {"top_k": 1.5}, {"penalty_last_n": 0.5}, {"temperature": True},
+     {"logit_bias": {"0": 1.0}}, {"logit_bias": [(0, 1.0)]}, {"logit_bias": {9: 1.0}},
+     {"logit_bias": {0: float("nan")}}, {"temperature": "hot"}],
 )  # fmt: skip
 def test_out_of_range(top: jit.Kernel, settings: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):
         Sampler(Settings(**settings), 4, top)
+
+
+def test_extremes(top: jit.Kernel) -> None:
+    """A tiny temperature is greedy, an infinite bias decides, numpy's numbers are numbers."""
+    logits = np.array([1, 3, 2, 0], np.float32)
+    assert Sampler(Settings(temperature=1e-310), 4, top).choose(logits.copy(), []) == 1
+    assert Sampler(Settings(logit_bias={2: 1e39}), 4, top).choose(logits.copy(), []) == 2
+    assert Sampler(Settings(top_k=np.int64(1), temperature=np.float32(0.5)), 4, top).choose(logits.copy(), []) == 1
