@@ -46,20 +46,25 @@ class Settings:
             "penalty_last_n": (-1, 2**31 - 1), "seed": (0, 2**128 - 1),
         }  # fmt: skip
         for name, (low, high) in limits.items():
-            value = getattr(self, name)
+            value: object = getattr(self, name)
             kind = Integral if name in ("top_k", "penalty_last_n", "seed") else Real
             if name == "seed" and value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
+            if not _is(value, kind) or not low <= value <= high:  # type: ignore[operator]
                 what = "a whole number" if kind is Integral else "a number"
                 raise SettingsError(f"{name}: {value!r} is not {what} from {low:g} to {high:g}")
-        if not isinstance(self.logit_bias, Mapping):
+        if not _is(self.logit_bias, Mapping):
             raise SettingsError("logit_bias: not a mapping of token ids to numbers")
         for token, bias in self.logit_bias.items():
-            if not isinstance(token, Integral) or not 0 <= token < n_vocab:
+            if not _is(token, Integral) or not 0 <= token < n_vocab:
                 raise SettingsError(f"logit_bias: {token!r} is not a token id of the vocabulary of {n_vocab}")
-            if not isinstance(bias, Real) or bias != bias:
+            if not _is(bias, Real) or bias != bias:
                 raise SettingsError(f"logit_bias: {bias!r} of token {token} is not a number")
+
+
+def _is(value: object, kind: type) -> bool:
+    """Whether a value that a caller gave is of a kind of number (bool is none)."""
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 class Sampler:
