@@ -6,11 +6,13 @@ and rich and declaring every command takes 0.15 s of the 0.3 s that `edgert --he
 Exit codes: 0 success, 1 the command failed, 2 the command line was wrong, 130 interrupted by Ctrl-C.
 """
 
+import _thread
 import difflib
 import importlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
@@ -33,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="replace")  # whatever the console's code page is
+    sys.unraisablehook = _keep_interrupts
     try:
         code = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
@@ -44,6 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         # the reader (`| head`) has enough; what is still buffered must not fail again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+
+
+def _keep_interrupts(lost: "sys.UnraisableHookArgs") -> None:
+    """Ctrl-C that arrives within a finaliser or a weak reference's callback is dropped by Python: send it once more."""
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        threading.Timer(0.01, _thread.interrupt_main).start()
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def _dispatch(argv: list[str]) -> int:

@@ -43,7 +43,7 @@ class Timings:
 
 @dataclass(frozen=True)
 class Completion:
-    """An answer. finish_reason: "stop" (end-of-turn token or stop string) or "length"."""
+    """An answer. finish_reason: "stop" (end-of-turn token or stop string), "length" or "cancelled" (closed early)."""
 
     text: str
     ids: list[int]
@@ -106,6 +106,10 @@ class Answer:
             self._text.append(piece)
         return piece
 
+    def cancel(self) -> None:
+        """The caller does not want the rest."""
+        self._reason = "cancelled"
+
     def completion(self) -> Completion:
         """What has been said so far."""
         prompt_s, decode_s = self._first - self._start, self._last - self._first
@@ -133,8 +137,10 @@ class Stream(Iterator[str]):
 
     def close(self) -> None:
         """Stop. What has been said so far becomes the completion."""
-        self._pieces.close()
-        self._ended = True
+        if not self._ended:
+            self._pieces.close()
+            self._answer.cancel()
+            self._ended = True
 
     @property
     def completion(self) -> Completion:

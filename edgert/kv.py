@@ -33,7 +33,6 @@ class PagePool:
             self.addresses.append(start)
             start += n_pages * size
         self._free = list(range(n_pages - 1, -1, -1))
-        self._uses = np.zeros(n_pages, np.int32)
 
     @property
     def free(self) -> int:
@@ -44,18 +43,15 @@ class PagePool:
         """A free page; EdgertError when there is none."""
         if not self._free:
             raise EdgertError(f"the KV cache is full: all {self.n_pages} pages of {PAGE} tokens are in use")
-        page = self._free.pop()
-        self._uses[page] = 1
-        return page
-
-    def share(self, page: int) -> int:
-        self._uses[page] += 1
-        return page
+        return self._free.pop()
 
     def drop(self, page: int) -> None:
-        self._uses[page] -= 1
-        if self._uses[page] == 0:
-            self._free.append(page)
+        """Give a page back."""
+        self._free.append(page)
+
+    def close(self) -> None:
+        """Give the memory back; nothing may run on it any more."""
+        del self._memory
 
 
 class Sequence:

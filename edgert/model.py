@@ -54,7 +54,8 @@ class Model:
         self.metadata: Mapping[str, Any] = gguf.metadata
         self.n_vocab, self.n_ctx = self._runtime.config.n_vocab, self._runtime.n_ctx
         self.threads, self.precision = self._runtime.threads, precision
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # for one step
+        self._turn = threading.RLock()  # for one whole answer: calls from several threads queue
         self._idle: list[kv.Sequence] = []
         self._closed = False
 
@@ -115,11 +116,12 @@ class Model:
     def generate(self, prompt: str | Sequence[int], **settings: Any) -> Completion:
         """Continue a prompt (text, or token ids) and return the whole answer; see `stream` for the settings."""
         stream = self.stream(prompt, **settings)
-        try:
-            for _ in stream:
-                pass
-        finally:
-            stream.close()
+        with self._turn:
+            try:
+                for _ in stream:
+                    pass
+            finally:
+                stream.close()
         return stream.completion
 
     def stream(
@@ -153,7 +155,8 @@ class Model:
         Settings as for `stream`; every answer is the one it would be alone.
         """
         answers = [self._answer(prompt, max_tokens, stop, ignore_eos, sampling) for prompt in prompts]
-        run_together(self, answers, min(len(answers), self._runtime.max_rows("decode")))
+        with self._turn:
+            run_together(self, answers, min(len(answers), self._runtime.max_rows("decode")))
         return [answer.completion() for answer in answers]
 
     def _answer(self, prompt: str | Sequence[int], max_tokens: int | None, stop: str | Sequence[str] | None,
@@ -227,6 +230,8 @@ class Model:
 
     def _keep(self, sequence: kv.Sequence) -> None:
         with self._lock:
+            if self._closed:
+                return
             sequence.truncate(sequence.n_prompt)
             self._idle.append(sequence)
             while len(self._idle) > KEPT:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -66,20 +66,29 @@ def default_threads() -> tuple[int, str]:
 
 
 def _cpu_quota() -> float | None:
-    """CPUs' worth of time the control group may use (Linux), or None without a limit."""
+    """CPUs' worth of time that this process's control groups allow it (Linux), None without a limit."""
+    root = Path("/sys/fs/cgroup")
     try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
-            quota, period = file.read().split()
-        return None if quota == "max" else int(quota) / int(period)
+        lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    group = next((line[3:].strip("/") for line in lines if line.startswith("0::")), "")
+    quotas = []
+    for folder in (root / group, *(root / group).parents):
+        if not folder.is_relative_to(root):
+            break
+        try:
+            quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
+            quotas += [] if quota == "max" else [int(quota) / int(period)]
+        except (OSError, ValueError):
+            continue
+    try:  # the older hierarchy
+        limit = int((root / "cpu/cpu.cfs_quota_us").read_text(encoding="ascii"))
+        period_us = int((root / "cpu/cpu.cfs_period_us").read_text(encoding="ascii"))
+        quotas += [limit / period_us] if limit > 0 else []
     except (OSError, ValueError):
         pass
-    try:
-        with open("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", encoding="ascii") as file:
-            limit = int(file.read())
-        with open("/sys/fs/cgroup/cpu/cpu.cfs_period_us", encoding="ascii") as file:
-            return limit / int(file.read()) if limit > 0 else None
-    except (OSError, ValueError):
-        return None
+    return min(quotas, default=None)
 
 
 def default_context(config: Config, plan: Plan, kv_type: str) -> int:
@@ -114,7 +123,11 @@ class Runtime:
         report = (lambda done, total, _: progress("compile kernels", done, total)) if progress else None
         self.kernels = load_kernels(names, self.level, report)
         self._team: team.Team | None = team.Team(self.threads, self.kernels)
-        self._allocate()
+        try:
+            self._allocate()
+        except BaseException:
+            self._team.close()
+            raise
 
     def _allocate(self) -> None:
         prompt = self.plans["prompt"]
@@ -186,6 +199,7 @@ class Runtime:
             return
         self._team.close()
         self._team = None
+        self.pool.close()
         del self.programs, self.pool, self._arena, self._batch, self._ropes
         self.gguf.close()
         gc.collect()
@@ -220,8 +234,3 @@ class Batch:
         out[: len(want)] = want
         self.header[layout.BATCH_TOKENS], self.header[layout.BATCH_SEQS] = n, len(rows)
         self.header[layout.BATCH_OUT] = len(want)
-
-
-def pid_rss() -> int:
-    """Resident bytes of this process."""
-    return int(psutil.Process(os.getpid()).memory_info().rss)

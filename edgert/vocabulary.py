@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from .errors import EdgertError
 from .formats.chat_template import ChatTemplate, chat_template_from_metadata
 from .formats.gguf import Gguf
 from .formats.tokenizer import Tokenizer
@@ -24,11 +25,17 @@ class Vocabulary:
 
     def detokenize(self, ids: Sequence[int]) -> str:
         """Text of token ids, special tokens left out."""
-        return self.tokenizer.decode(ids)
+        return self.tokenizer.decode(self._checked(ids))
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes that a token stands for."""
-        return self.tokenizer.token_bytes(token)
+        return self.tokenizer.token_bytes(self._checked([token])[0])
+
+    def _checked(self, ids: Sequence[int]) -> Sequence[int]:
+        for i in ids:
+            if not 0 <= i < self.n_vocab:
+                raise EdgertError(f"token {i} is not in the vocabulary of {self.n_vocab}")
+        return ids
 
 
 def load_tokenizer(path: str | os.PathLike[str], *, allow_unknown_pre: bool = False) -> Vocabulary:

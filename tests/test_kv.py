@@ -49,15 +49,6 @@ def test_a_full_cache_is_an_error_and_loses_nothing() -> None:
     assert pool.free == 1
 
 
-def test_shared_pages_are_free_when_the_last_user_drops_them() -> None:
-    pool = PagePool(LAYERS, "f16", 1)
-    page = pool.share(pool.take())
-    pool.drop(page)
-    assert pool.free == 0
-    pool.drop(page)
-    assert pool.free == 1
-
-
 def test_only_prompt_tokens_serve_another_prompt() -> None:
     """Generated tokens went through other kernels, so an answer would depend on what was asked before."""
     sequence = Sequence(PagePool(LAYERS, "f16", 4), 4 * PAGE)

@@ -19,6 +19,8 @@ def build(b: Builder, c: Config) -> None:
     full = local = b.rope_table()
     if c.arch == "gemma3":
         local = b.rope_table(base=c.real("rope.freq_base_swa", 10000.0), scaling=unscaled(c))
+    if c.n_embd < c.n_head:
+        raise c.error("attention.head_count", f"{c.n_head} is more than the embedding's {c.n_embd}")
     width = c.n_embd // c.n_head if c.n_layer == LARGEST.get(c.arch) else c.d_k
     caps = c.arch == "gemma2"
     cap = c.real("attn_logit_softcapping", 50.0) if caps else 0.0
