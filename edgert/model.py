@@ -43,8 +43,9 @@ class Model:
         gguf = Gguf.open(path)
         try:
             self.tokenizer: Tokenizer = load_tokenizer(gguf.metadata)
-            check_vocabulary(gguf, read_config(gguf), self.tokenizer)
-            self._runtime = Runtime(gguf, threads=threads, n_ctx=n_ctx, precision=precision, kv_type=kv_type,
+            config = read_config(gguf)
+            check_vocabulary(gguf, config, self.tokenizer)
+            self._runtime = Runtime(config, threads=threads, n_ctx=n_ctx, precision=precision, kv_type=kv_type,
                                     progress=progress)  # fmt: skip
             self._fallback = chat_template_from_metadata(gguf.metadata, self.tokenizer)
         except BaseException:

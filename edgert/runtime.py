@@ -14,7 +14,6 @@ from . import archs, kv
 from .builder import Builder, check_all_used
 from .config import Config
 from .errors import EdgertError
-from .formats.gguf import Gguf
 from .kernels_cpu import isa, jit, layout, team
 from .kernels_cpu.layout import amx_config
 from .plan import Plan
@@ -100,9 +99,9 @@ def default_context(config: Config, plan: Plan, kv_type: str) -> int:
 class Runtime:
     """A model ready to run. Not thread-safe: one caller at a time."""
 
-    def __init__(self, gguf: Gguf, *, threads: int | None, n_ctx: int | None, precision: str, kv_type: str,
+    def __init__(self, config: Config, *, threads: int | None, n_ctx: int | None, precision: str, kv_type: str,
                  progress: Progress | None) -> None:  # fmt: skip
-        self.gguf, self.config = gguf, archs.read_config(gguf)
+        self.gguf, self.config = config.gguf, config
         self.precision = precision
         self.kv_type = "f32" if precision == "exact" else kv_type
         self.level = choose_level()
