@@ -182,7 +182,7 @@ class Model:
         stops = [stop] if isinstance(stop, str) else stop or ()
         if not isinstance(stops, Sequence) or not all(isinstance(s, str) and s for s in stops):
             raise EdgertError("stop: every stop string must be text that is not empty")
-        sampler = Sampler(_settings(sampling), self.n_vocab, self._runtime.kernels["sample.top"])
+        sampler = Sampler(_settings(sampling), self.n_vocab, self._runtime.kernels["sample.top"], self.tokenizer)
         return Answer(self.tokenizer, ids, max_tokens or room, sampler, stops, ignore_eos)
 
     @overload

@@ -137,6 +137,12 @@ class Tokenizer:
             piece = self._pieces[token] = self._piece(token)
         return piece
 
+    def pieces(self) -> list[bytes]:
+        """`token_bytes` of every token, in their order; made anew by each call."""
+        if self.model == "no_vocab":
+            return [b""] * self.n_vocab
+        return [self._pieces.get(i) or self._piece(i) for i in range(self.n_vocab)]
+
     def _piece(self, token: int) -> bytes:
         text, attr, pre = self.vocab.tokens[token], self.vocab.attrs[token], self.vocab.pre
         if attr & (CONTROL | UNKNOWN | USER_DEFINED):

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 from edgert.kernels_cpu import isa, jit
 
+from edgert.samplers import Candidates, Top
 from edgert.sampling import Sampler, Settings, SettingsError
 
 F32 = npt.NDArray[np.float32]
@@ -110,7 +111,7 @@ def test_seed(draws: Callable[..., Counter[int]], top: jit.Kernel) -> None:
 def test_candidates_by_kernel_and_by_sorting(top: jit.Kernel, n: int, k: int) -> None:
     """The k largest, lower id first among equals, whichever way they are found."""
     logits = np.random.default_rng(1).integers(-20, 20, n).astype(np.float32)
-    ids, values = Sampler(Settings(top_k=k), n, top)._candidates(logits)
+    ids, values = Candidates(logits, Top(top)).largest(min(k, n))
     order = np.argsort(-logits, kind="stable")[: min(k, n)]
     np.testing.assert_array_equal(ids, order)
     np.testing.assert_array_equal(values, logits[order])
