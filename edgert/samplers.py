@@ -202,7 +202,7 @@ def min_p(c: Candidates, ratio: float, min_keep: int) -> None:
 
 
 def xtc(c: Candidates, threshold: float, min_keep: int) -> None:
-    """Drop all but the least likely of the tokens with a probability of at least `threshold` ("exclude top choices")."""
+    """Drop all but the least likely of the tokens with at least `threshold` of probability ("exclude top choices")."""
     c.clean()
     c.order()
     above = int(np.count_nonzero(c.probabilities() >= threshold))

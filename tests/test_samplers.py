@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-import sampler_reference as ref
 from edgert.kernels_cpu import isa, jit
 
+import sampler_reference as ref
 from edgert.dry import breakers
 from edgert.errors import EdgertError
 from edgert.sampling import CHAIN, Sampler, Settings, SettingsError
