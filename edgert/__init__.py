@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import registry
+    from .constrain import ConstraintError
     from .errors import ContextLengthError, DownloadError, EdgertError, ModelNotFoundError
     from .formats.errors import FormatError
     from .generation import Completion, Stream, Timings, Usage
     from .info import ModelInfo, bench_kernels, inspect, memory_bandwidth, system_info, verify
+    from .logprobs import TokenLogprob
     from .model import Model
     from .runtime import Progress
     from .sampling import Settings
@@ -27,10 +29,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "constrain": ("ConstraintError",),
     "errors": ("ContextLengthError", "DownloadError", "EdgertError", "ModelNotFoundError"),
     "formats.errors": ("FormatError",),
     "generation": ("Completion", "Stream", "Timings", "Usage"),
     "info": ("ModelInfo", "bench_kernels", "inspect", "memory_bandwidth", "system_info", "verify"),
+    "logprobs": ("TokenLogprob",),
     "model": ("Model",),
     "runtime": ("Progress",),
     "sampling": ("Settings",),
@@ -39,9 +43,10 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Completion", "ContextLengthError", "DownloadError", "EdgertError", "FormatError", "Model", "ModelInfo",
-    "ModelNotFoundError", "Progress", "Settings", "Stream", "Timings", "Usage", "Vocabulary", "bench_kernels",
-    "inspect", "load", "load_tokenizer", "memory_bandwidth", "registry", "system_info", "verify",
+    "Completion", "ConstraintError", "ContextLengthError", "DownloadError", "EdgertError", "FormatError", "Model",
+    "ModelInfo", "ModelNotFoundError", "Progress", "Settings", "Stream", "Timings", "TokenLogprob", "Usage",
+    "Vocabulary", "bench_kernels", "inspect", "load", "load_tokenizer", "memory_bandwidth", "registry", "system_info",
+    "verify",
 ]  # fmt: skip
 
 

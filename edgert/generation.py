@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from .constrain import Constraint
 from .errors import EdgertError
 from .formats.tokenizer import StreamDecoder, Tokenizer
+from .logprobs import PromptLogprobs, Row, TokenLogprob
 from .sampling import Sampler
 
 if TYPE_CHECKING:
@@ -43,13 +45,21 @@ class Timings:
 
 @dataclass(frozen=True)
 class Completion:
-    """An answer. finish_reason: "stop" (end-of-turn token or stop string), "length" or "cancelled" (closed early)."""
+    """An answer.
+
+    finish_reason    "stop" (end-of-turn token, stop string, or a form that is complete), "length", "cancelled" (closed
+                     early)
+    logprobs         of each of ids, if asked for
+    prompt_logprobs  of each token of the prompt but the first (None), if asked for
+    """
 
     text: str
     ids: list[int]
     finish_reason: str
     usage: Usage
     timings: Timings
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob | None] | None = None
 
 
 class Answer:
@@ -59,13 +69,18 @@ class Answer:
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: list[int], max_tokens: int, sampler: Sampler, stop: Sequence[str],
-                 ignore_eos: bool) -> None:  # fmt: skip
+                 ignore_eos: bool, constraint: Constraint | None = None, logprobs: int | None = None,
+                 prompt_logprobs: int | None = None) -> None:  # fmt: skip
+        """logprobs, prompt_logprobs: how many alternatives to report with each token; None: no log-probabilities."""
         self.prompt = prompt
+        self.scores = PromptLogprobs(prompt, prompt_logprobs, sampler.top) if prompt_logprobs is not None else None
         self.cached = 0  # prompt tokens that were in the cache
         self.token: int | None = None
         self.max_tokens = max_tokens
         self._sampler, self._stop = sampler, stop
-        self._ends = frozenset() if ignore_eos else tokenizer.eog_ids
+        self._ends = frozenset() if ignore_eos and constraint is None else tokenizer.eog_ids
+        self._constraint, self._alternatives = constraint, logprobs
+        self._logprobs: list[TokenLogprob] = []
         self._decoder = StreamDecoder(tokenizer, continues=True)
         self._history = list(prompt)
         self._held = ""  # text that might begin a stop string
@@ -79,15 +94,22 @@ class Answer:
         """Choose the next token from logits (n_vocab,), which are changed; the text that became certain."""
         if not self._ids:
             self._first = time.perf_counter()
+        row = Row(logits, self._alternatives, self._sampler.top) if self._alternatives is not None else None
+        if self._constraint is not None:
+            self._constraint.mask(logits)
         token = self._sampler.choose(logits, self._history)
         self._last = time.perf_counter()
         if token in self._ends:
             return self._end("stop")
+        if row is not None:
+            self._logprobs.append(row.of(token))
         self._ids.append(token)
         self._history.append(token)
         self._held, stopped = _cut(self._held + self._decoder.feed(token), self._stop)
         if stopped:
             return self._end("stop", whole=True)
+        if self._constraint is not None and self._constraint.accept(token):
+            return self._end("stop")
         if len(self._ids) >= self.max_tokens:
             return self._end("length")
         self.token = token
@@ -117,6 +139,8 @@ class Answer:
         return Completion(
             "".join(self._text), self._ids, self._reason, Usage(len(self.prompt), len(self._ids), self.cached),
             Timings(prompt_s, decode_s, fresh / prompt_s if prompt_s else 0.0, rest / decode_s if decode_s else 0.0),
+            self._logprobs if self._alternatives is not None else None,
+            self.scores.tokens if self.scores is not None else None,
         )  # fmt: skip
 
 
@@ -153,7 +177,7 @@ class Stream(Iterator[str]):
         model, answer = self._model, self._answer
         logits = np.empty((1, model.n_vocab), np.float32)
         with model.lease(answer) as sequence:
-            model.feed_prompt(sequence, answer.prompt, logits)
+            model.feed_prompt(sequence, answer, logits)
             while True:
                 if piece := answer.advance(logits[0]):
                     yield piece
@@ -172,7 +196,7 @@ def run_together(model: Model, answers: Sequence[Answer], most: int) -> None:
             while waiting and len(running) < most and model.fits([a for a, _, _ in running] + waiting[-1:]):
                 answer, stack = waiting.pop(), everything.enter_context(ExitStack())
                 sequence = stack.enter_context(model.lease(answer))
-                model.feed_prompt(sequence, answer.prompt, logits[:1])
+                model.feed_prompt(sequence, answer, logits[:1])
                 answer.advance(logits[0])
                 running.append((answer, sequence, stack))
             for answer, _, stack in running:

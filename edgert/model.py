@@ -14,9 +14,10 @@ from typing import Any, Literal, Self, overload
 import numpy as np
 import numpy.typing as npt
 
-from . import kv
+from . import kv, logprobs
 from .archs import read_config
 from .config import check_vocabulary
+from .constrain import FORMS, Constrainer
 from .errors import ContextLengthError, EdgertError
 from .formats.chat_template import ChatTemplate, chat_template_from_metadata
 from .formats.gguf import Gguf
@@ -55,6 +56,7 @@ class Model:
         self.metadata: Mapping[str, Any] = gguf.metadata
         self.n_vocab, self.n_ctx = self._runtime.config.n_vocab, self._runtime.n_ctx
         self.threads, self.precision = self._runtime.threads, precision
+        self._constrainer = Constrainer(self.tokenizer, self.n_vocab)
         self._lock = threading.RLock()  # for one step
         self._turn = threading.RLock()  # for one whole answer: calls from several threads queue
         self._idle: list[kv.Sequence] = []
@@ -138,6 +140,9 @@ class Model:
 
         max_tokens: at most (None: up to the end of the context). stop: strings that end the answer, not shown.
         ignore_eos: go on after end-of-turn tokens. sampling: fields of `edgert.Settings` (temperature, seed, ...).
+        logprobs, prompt_logprobs: report log-probabilities of tokens, each with so many alternatives (0: none).
+        json_schema, regex, choices, grammar, response_format: the form that the answer must have, see
+        `edgert.constrain.Constrainer.constraint`. An answer cut short by max_tokens has it only so far.
         ContextLengthError if prompt and max_tokens do not fit in the context.
         """
         return Stream(self, self._answer(prompt, max_tokens, stop, ignore_eos, sampling))
@@ -182,8 +187,12 @@ class Model:
         stops = [stop] if isinstance(stop, str) else stop or ()
         if not isinstance(stops, Sequence) or not all(isinstance(s, str) and s for s in stops):
             raise EdgertError("stop: every stop string must be text that is not empty")
-        sampler = Sampler(_settings(sampling), self.n_vocab, self._runtime.kernels["sample.top"], self.tokenizer)
-        return Answer(self.tokenizer, ids, max_tokens or room, sampler, stops, ignore_eos)
+        given = dict(sampling)
+        alternatives = [logprobs.check(name, given.pop(name, None)) for name in ("logprobs", "prompt_logprobs")]
+        forms = {name: given.pop(name) for name in FORMS if name in given}
+        sampler = Sampler(_settings(given), self.n_vocab, self._runtime.kernels["sample.top"], self.tokenizer)
+        constraint = self._constrainer.constraint(**forms)
+        return Answer(self.tokenizer, ids, max_tokens or room, sampler, stops, ignore_eos, constraint, *alternatives)
 
     @overload
     def chat(self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[False] = False, tools: Any = None,
@@ -211,7 +220,8 @@ class Model:
         prompt = answer.prompt
         with self._lock:
             self._open()
-            best = max(self._idle, key=lambda s: s.common(prompt), default=None)
+            idle = self._idle if answer.scores is None else []  # what is cached has no logits
+            best = max(idle, key=lambda s: s.common(prompt), default=None)
             if best is not None and (n := min(best.common(prompt), len(prompt) - 1)) > 0:
                 self._idle.remove(best)
                 best.truncate(n)
@@ -243,16 +253,25 @@ class Model:
         pages = sum(-(-(len(a.prompt) + a.max_tokens) // kv.PAGE) for a in answers)
         return len(answers) == 1 or pages <= self._runtime.pool.n_pages
 
-    def feed_prompt(self, sequence: kv.Sequence, prompt: Sequence[int], logits: F32) -> None:
-        """Run what the sequence lacks of the prompt; logits (1, n_vocab) after its last token."""
+    def feed_prompt(self, sequence: kv.Sequence, answer: Answer, logits: F32) -> None:
+        """Run what the sequence lacks of an answer's prompt; logits (1, n_vocab) after its last token."""
+        prompt, scores = answer.prompt, answer.scores
         size = self._runtime.max_rows("prompt")
+        if scores is not None:
+            size = min(size, logprobs.ROWS)
+        rows = np.empty((size, self.n_vocab), np.float32) if scores is not None else logits
         for start in range(len(sequence.tokens), len(prompt), size):
             part = prompt[start : start + size]
-            last = start + len(part) == len(prompt)
+            last = [len(part) - 1] if start + len(part) == len(prompt) else []
+            want = range(len(part)) if scores is not None else last
             with self._lock:
                 self._open()
                 self._make_room(sequence.pages_for(len(part)))
-                self._runtime.step("prompt", [(sequence, part)], [len(part) - 1] if last else [], logits)
+                self._runtime.step("prompt", [(sequence, part)], want, rows[: len(want)])
+            if scores is not None:
+                scores.add(rows[: len(part)])
+                if last:
+                    logits[0] = rows[last[0]]
 
     def feed_tokens(self, rows: Sequence[tuple[kv.Sequence, int]], logits: F32) -> None:
         """Run one generated token of each sequence; logits (len(rows), n_vocab) after them."""
@@ -303,6 +322,7 @@ class Model:
             if not self._closed:
                 self._closed = True
                 self._idle.clear()
+                self._constrainer.close()
                 self._runtime.close()
 
     def __enter__(self) -> Self:

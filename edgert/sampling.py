@@ -124,7 +124,7 @@ class Sampler:
         settings.check(n_vocab)
         self.settings, self._n_vocab = settings, n_vocab
         self._random = np.random.Generator(np.random.PCG64(settings.seed))
-        self._top = Top(top)
+        self.top = Top(top)
         self._mu = 2.0 * settings.mirostat_tau  # largest surprise that mirostat allows, in bits
         self._steps = self._chain(tokenizer)
 
@@ -148,7 +148,7 @@ class Sampler:
         with np.errstate(over="ignore"):  # beyond float32 a bias is infinite
             for token, bias in self.settings.logit_bias.items():
                 logits[token] += np.float32(bias)
-        candidates = Candidates(logits, self._top)
+        candidates = Candidates(logits, self.top)
         for step in self._steps:
             step(candidates, history)
         p = candidates.probabilities()

@@ -11,7 +11,7 @@ _load = load("f32", 16)
 
 def top(tid, nth, logits, n, k, ids, values):
     """The k largest of logits (n,), largest first, lower id first among equals -> ids i32 (k,), values f32 (k,)."""
-    if tid:
+    if tid or k < 1:
         return
     have = 0
     for i in range(0, n, 16):
