@@ -19,7 +19,7 @@ import numpy.typing as npt
 from .errors import EdgertError
 from .formats.tok_roles import CONTROL, UNKNOWN
 from .formats.tokenizer import Tokenizer
-from .schema_errors import pointer
+from .json_schema import bounded, pointer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -202,7 +202,8 @@ def _from_schema(given: Any) -> str:
 
     def compiled(schema: Any) -> str:
         options: JsonCompileOptions = {"whitespace_pattern": WHITESPACE}
-        return LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=options, overrides={"lenient": False})
+        text = json.dumps(bounded(schema))
+        return LLMatcher.grammar_from_json_schema(text, defaults=options, overrides={"lenient": False})
 
     def check(schema: Any) -> str:
         return LLMatcher.validate_grammar(compiled(schema)) if isinstance(schema, Mapping) else _no_schema(schema)

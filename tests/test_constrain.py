@@ -6,6 +6,8 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from datetime import date, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,12 @@ def prompts(model: edgert.Model, name: str, count: int) -> list[list[int]]:
     ]
 
 
+def validate(text: str, schema: dict[str, Any]) -> None:
+    """In decimal numbers: in binary ones 0.07 is no multiple of 0.01."""
+    exact = json.loads(json.dumps(schema), parse_float=Decimal)
+    jsonschema.validate(json.loads(text, parse_float=Decimal), exact, format_checker=jsonschema.FormatChecker())
+
+
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_answers_validate(model: edgert.Model, name: str) -> None:
     """Nested, enum, pattern, $ref, anyOf, arrays, bounded numbers: every answer parses, validates and ends itself."""
@@ -46,7 +54,7 @@ def test_answers_validate(model: edgert.Model, name: str) -> None:
     )
     for answer in answers:
         assert answer.finish_reason == "stop", answer.text
-        jsonschema.validate(json.loads(answer.text), schema, format_checker=jsonschema.FormatChecker())
+        validate(answer.text, schema)
 
 
 def test_alone_or_together(model: edgert.Model) -> None:
@@ -127,6 +135,46 @@ def test_no_special_token_inside(model: edgert.Model) -> None:
     logits[:] = 0
     constraint.mask(logits)
     assert all(logits[i] == -np.inf for i in (*special, *ends))
+
+
+def test_dates_and_times(model: edgert.Model) -> None:
+    """Days that the calendar has, times that the clock shows; with a pattern besides, both hold."""
+    days = [date(1000, 1, 1) + timedelta(i) for i in range(0, 3287182, 20011)] + [date(2024, 2, 29), date(2000, 2, 29)]
+    good = {
+        "date": [f"{day:%Y-%m-%d}" for day in days],
+        "time": ["00:00:00Z", "23:59:59.123456+23:59"],
+        "date-time": ["2024-02-29T12:00:00.5-01:00"],
+    }
+    bad = {
+        "date": ["2023-02-29", "1900-02-29", "2100-02-29", "2024-02-30", "2024-04-31", "2024-13-01", "2024-00-01",
+                 "2024-01-00", "2024-1-1"],
+        "time": ["24:00:00Z", "12:60:00Z", "12:00:00", "12:00:00.1234567Z"],
+        "date-time": ["2023-02-29T12:00:00Z", "2023-02-28 12:00:00Z"],
+    }  # fmt: skip
+    for name, texts in good.items():
+        assert all(fits(model, {"format": name, "type": "string"}, text) for text in texts)
+        assert not any(fits(model, {"format": name, "type": "string"}, text) for text in bad[name])
+    both = {"type": "array", "items": {"type": "string", "format": "date", "pattern": "^2024"}}
+    assert fits(model, both, ["2024-02-29"])
+    assert not fits(model, both, ["2023-02-28"])
+    assert not fits(model, both, ["2024-02-30"])
+
+
+def fits(model: edgert.Model, schema: dict[str, Any], value: Any) -> bool:
+    """Whether a value could be the answer."""
+    constraint = model._constrainer.constraint(json_schema=schema)
+    assert constraint is not None
+    logits = np.zeros(model.n_vocab, np.float32)
+    for token in model.tokenize(json.dumps(value), add_special=False):
+        logits[:] = 0
+        constraint.mask(logits)
+        if logits[token] < 0:
+            return False
+        if constraint.accept(token):
+            return True
+    logits[:] = 0
+    constraint.mask(logits)
+    return bool(logits[model.tokenizer.eos_id] == 0)
 
 
 @pytest.mark.parametrize(

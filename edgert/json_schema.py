@@ -1,4 +1,4 @@
-"""Where in a JSON schema the fault lies that its compiler reports without saying where."""
+"""JSON schemas on their way to llguidance: where a fault lies that it does not locate, formats that it leaves open."""
 
 from __future__ import annotations
 
@@ -17,6 +17,33 @@ HINTS = {  # word of a message -> keywords that it may be about
 }  # fmt: skip
 MOST_CHECKS = 1000
 _REFERENCE = re.compile(r"\s*while processing json-schema:///#(/\S*)$")
+
+
+# RFC 3339, where llguidance lets February have 31 days and fractions of seconds go on for ever. No year before 1000.
+_DATE = (
+    r"([1-9][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)"
+    r"|02-(0[1-9]|1[0-9]|2[0-8]))|([1-9][0-9](0[48]|[2468][048]|[13579][26])|([2468][048]|[13579][26])00)-02-29)"
+)
+_TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+_FORMATS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
+
+
+def bounded(schema: Any) -> Any:
+    """A copy that says what dates and times are by a pattern."""
+    if not isinstance(schema, Mapping):
+        return schema
+    out = dict(schema)
+    for keyword, value in schema.items():
+        if keyword in OF_NAMES and isinstance(value, Mapping):
+            out[keyword] = {name: bounded(child) for name, child in value.items()}
+        elif keyword in OF_LISTS and isinstance(value, list):
+            out[keyword] = [bounded(child) for child in value]
+        elif keyword in OF_ONE:
+            out[keyword] = bounded(value)
+    if isinstance(out.get("format"), str) and out["format"] in _FORMATS:
+        pattern = {"pattern": _FORMATS[out.pop("format")]}
+        out.update({"allOf": [*out.get("allOf", []), pattern]} if "pattern" in out else pattern)
+    return out
 
 
 def pointer(schema: Mapping[str, Any], check: Check) -> str:
