@@ -79,23 +79,41 @@ class Setting:
     argument: str
     parse: Callable[[str], float]
     meaning: str
+    metavar: str = "X"
 
 
 SETTINGS = {
     "temp": Setting("temperature", number(0, 100), "temperature; 0 always takes the likeliest token"),
-    "top-k": Setting("top_k", integer(0), "sample from the N likeliest tokens; 0: all"),
+    "top-k": Setting("top_k", integer(0), "sample from the N likeliest tokens; 0: all", "N"),
     "top-p": Setting("top_p", number(0, 1), "sample from the likeliest tokens that together have this probability"),
     "min-p": Setting("min_p", number(0, 1), "sample from tokens at least this many times as likely as the likeliest"),
+    "typical": Setting("typical_p", number(0, 1), "sample from the most typical tokens that have this probability"),
+    "top-nsigma": Setting("top_n_sigma", number(-1, 1000), "sample within X standard deviations of the best logit"),
     "repeat-penalty": Setting("repeat_penalty", number(0.01, 100), "above 1: avoid repeating recent tokens"),
-    "seed": Setting("seed", integer(0, 2**63 - 1), "the same seed gives the same answer"),
+    "frequency-penalty": Setting("frequency_penalty", number(-100, 100), "avoid tokens by how often they came"),
+    "presence-penalty": Setting("presence_penalty", number(-100, 100), "avoid tokens that came at all"),
+    "repeat-last-n": Setting("penalty_last_n", integer(-1), "recent tokens that penalties look at; -1: all", "N"),
+    "dry-multiplier": Setting("dry_multiplier", number(0, 100), "above 0: avoid repeating sequences (DRY)"),
+    "dry-base": Setting("dry_base", number(1, 100), "how fast the DRY penalty grows with the length"),
+    "dry-allowed-length": Setting("dry_allowed_length", integer(0), "tokens that DRY lets be repeated", "N"),
+    "dry-penalty-last-n": Setting("dry_penalty_last_n", integer(-1), "recent tokens DRY looks at; -1: all", "N"),
+    "xtc-probability": Setting("xtc_probability", number(0, 1), "how often to drop the likeliest choices (XTC)"),
+    "xtc-threshold": Setting("xtc_threshold", number(0, 1), "probability from which XTC counts a choice as likely"),
+    "dynatemp-range": Setting("dynatemp_range", number(0, 100), "vary the temperature by X with the entropy"),
+    "dynatemp-exp": Setting("dynatemp_exponent", number(0, 100), "how the varied temperature follows the entropy"),
+    "mirostat": Setting("mirostat", integer(0, 2), "1 or 2: hold the surprise of the tokens constant", "N"),
+    "mirostat-ent": Setting("mirostat_tau", number(0, 100), "the surprise that mirostat aims at, in bits"),
+    "mirostat-lr": Setting("mirostat_eta", number(0, 100), "how fast mirostat adapts"),
+    "seed": Setting("seed", integer(0, 2**63 - 1), "the same seed gives the same answer", "N"),
 }
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """The options of every command that samples: --temp, --top-k, ..."""
     for name, setting in SETTINGS.items():
-        kind = "N" if name in ("top-k", "seed") else "X"
-        parser.add_argument(f"--{name}", type=setting.parse, metavar=kind, dest=setting.argument, help=setting.meaning)
+        parser.add_argument(
+            f"--{name}", type=setting.parse, metavar=setting.metavar, dest=setting.argument, help=setting.meaning
+        )
 
 
 def sampling(options: argparse.Namespace) -> dict[str, Any]:

@@ -110,7 +110,7 @@ class Repl:
         if not name:
             for each, setting in CHAT_SETTINGS.items():
                 now = self.settings.get(setting.argument, "default")
-                self._print(f"{each:15} {now!s:8} {setting.meaning}")
+                self._print(f"{each:18} {now!s:8} {setting.meaning}")
             return
         chosen = CHAT_SETTINGS.get(name.replace("_", "-"))
         if chosen is None:

@@ -88,3 +88,46 @@ def test_reader_that_has_enough(edgert_command: str, smollm2_path: Path) -> None
     process.stderr.close()
     assert process.wait(timeout=30) == 1
     assert said == b""
+
+
+def test_forms(ask: Run, tmp_path: Path) -> None:
+    """The answer has the form that is asked for, given as text or in a file."""
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    (tmp_path / "schema.json").write_text(json.dumps(schema | {"additionalProperties": False}), encoding="utf-8")
+    done = ask("-p", "Is it?", "--json-schema", f"@{tmp_path / 'schema.json'}")
+    assert list(json.loads(done.stdout)) == ["ok"], done.stderr
+    assert ask("-p", "Is it?", "--choice", "maybe", "--choice", "perhaps").stdout in ("maybe\n", "perhaps\n")
+    assert ask("-p", "How many?", "--regex", "[0-9]{3}").stdout.strip().isdecimal()
+    assert ask("-p", "Is it?", "--grammar", 'root ::= "yes" | "no"').stdout in ("yes\n", "no\n")
+
+
+def test_forms_that_cannot_be_had(ask: Run) -> None:
+    """One line that names the fault, and no answer."""
+    for arguments, message in (
+        (["--json-schema", '{"items": {"uniqueItems": true}}'], "json_schema: /items/uniqueItems: "),
+        (["--json-schema", "@no-such-file"], "--json-schema: cannot read no-such-file"),
+        (["--samplers", "top_k;magic"], "samplers: 'magic' is not one of penalties"),
+        (["--regex", "a", "--choice", "b"], "not allowed with"),
+        (["--logprobs", "3"], "--logprobs needs --json"),
+    ):
+        done = ask("-p", "Hello", "-n", "4", *arguments)
+        assert done.returncode != 0
+        assert message in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert not done.stdout
+
+
+def test_every_sampler_and_logprobs(ask: Run) -> None:
+    """All sampling options together; log-probabilities are part of the JSON."""
+    options = {
+        "temp": 0.9, "typical": 0.95, "top-nsigma": 2, "frequency-penalty": 0.1, "presence-penalty": 0.1,
+        "repeat-last-n": 32, "dry-multiplier": 0.8, "dry-base": 2, "dry-allowed-length": 3, "dry-penalty-last-n": 64,
+        "xtc-probability": 0.5, "xtc-threshold": 0.2, "dynatemp-range": 0.2, "dynatemp-exp": 1.5, "seed": 4,
+        "samplers": "dry;top_k;xtc;temperature",
+    }  # fmt: skip
+    given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    done = ask("-p", QUESTION, "-n", "8", "--json", "--logprobs", "2", *given)
+    answer = json.loads(done.stdout)
+    assert [entry["token"] for entry in answer["logprobs"]] == answer["ids"]
+    assert all(len(entry["top"]) == 2 for entry in answer["logprobs"])
+    assert ask("-p", QUESTION, "-n", "8", "--mirostat", "2", "--mirostat-ent", "3", "--mirostat-lr", "0.2").stdout
