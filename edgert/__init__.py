@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import registry
-    from .constrain import ConstraintError
     from .errors import ContextLengthError, DownloadError, EdgertError, ModelNotFoundError
     from .formats.errors import FormatError
     from .generation import Completion, Stream, Timings, Usage
+    from .grammars import ConstraintError
     from .info import ModelInfo, bench_kernels, inspect, memory_bandwidth, system_info, verify
     from .logprobs import TokenLogprob
     from .model import Model
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "constrain": ("ConstraintError",),
     "errors": ("ContextLengthError", "DownloadError", "EdgertError", "ModelNotFoundError"),
     "formats.errors": ("FormatError",),
     "generation": ("Completion", "Stream", "Timings", "Usage"),
+    "grammars": ("ConstraintError",),
     "info": ("ModelInfo", "bench_kernels", "inspect", "memory_bandwidth", "system_info", "verify"),
     "logprobs": ("TokenLogprob",),
     "model": ("Model",),

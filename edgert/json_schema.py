@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -54,7 +55,9 @@ def pointer(schema: Mapping[str, Any], check: Check) -> str:
         node, path, message = target, named[1], message[: named.start()]
     while True:
         faults: list[tuple[str, Any, str]] = []
-        for step, child in _children(node):
+        words = [f'"{word}"' for word in re.findall(r"[\"']([$\w]+)[\"']", message)]
+        likely = sorted(_children(node), key=lambda part: not any(word in json.dumps(part[1]) for word in words))
+        for step, child in likely:
             checks += 1
             wrong = check({**definitions, **child} if isinstance(child, Mapping) else child)
             if wrong:

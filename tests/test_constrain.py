@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import edgert
-from edgert.constrain import Constrainer, ConstraintError
+from edgert.constrain import Constrainer
 from schemas import SCHEMAS
 
 ANSWERS = int(os.environ.get("EDGERT_TEST_JSON_ANSWERS", "40"))  # over all schemas
@@ -198,6 +198,15 @@ def fits(model: edgert.Model, schema: dict[str, Any], value: Any) -> bool:
         ({"json_schema": False}, "False is not a schema"),
         ({"json_schema": [1]}, "is not a schema"),
         ({"json_schema": {"const": object()}}, "not JSON serializable"),
+        ({"json_schema": {"properties": {f"p{i}": {"type": "string"} for i in range(1500)} | {"z": {"not": {}}}}},
+         "/properties/z/not: "),
+        ({"json_schema": {"$ref": "#"}}, "json_schema: no answer can have this form"),
+        ({"json_schema": {"const": "\ud800"}}, "json_schema: "),
+        ({"regex": "\ud800"}, "is not text"),
+        ({"choices": ["\ud800"]}, "choices"),
+        ({"grammar": 'start: <|im_end|> "a"'}, "grammar: no answer can have this form"),
+        ({"grammar": 'start: <|im_start|> "a"'}, "grammar: no answer can have this form"),
+        ({"grammar": 'root ::= ' + "(" * 5000 + '"a"' + ")" * 5000}, "grammar: "),
         ({"regex": "(a"}, "unclosed group"),
         ({"regex": 5}, "5 is not text"),
         ({"choices": []}, "choices"),
@@ -216,7 +225,7 @@ def fits(model: edgert.Model, schema: dict[str, Any], value: Any) -> bool:
 )  # fmt: skip
 def test_refused(model: edgert.Model, given: dict[str, Any], message: str) -> None:
     """One line that names the place."""
-    with pytest.raises(ConstraintError, match=message) as caught:
+    with pytest.raises(edgert.ConstraintError, match=message) as caught:
         model.generate("Hello", max_tokens=4, **given)
     assert "\n" not in str(caught.value)
 
@@ -226,5 +235,5 @@ def test_deep_schemas(model: edgert.Model) -> None:
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(2000):
         schema = {"items": schema}
-    with pytest.raises(ConstraintError, match="nested more than"):
+    with pytest.raises(edgert.ConstraintError, match="nested more than"):
         model.generate("Hello", json_schema=schema, max_tokens=4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -262,3 +263,27 @@ def test_nothing_left_to_choose(top: jit.Kernel) -> None:
 def test_settings_out_of_range(top: jit.Kernel, given: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=next(iter(given))):
         Sampler(Settings(**given), 4, top)
+
+
+@pytest.mark.parametrize("k", [40, 600, 5000])
+def test_top_k_among_many_equals(top: jit.Kernel, k: int) -> None:
+    """Of equal logits those with lower ids, whether the kernel or a threshold finds them."""
+    logits = np.round(np.random.default_rng(6).standard_normal(6000) * 3).astype(np.float32)
+    logits[[7, 8]] = np.nan, -np.inf
+    expected = ref.top_k(np.where(np.isnan(logits), -np.inf, logits).astype(np.float64), k)
+    ids, p = Sampler(Settings(**{**OFF, "top_k": k}), 6000, top).distribution(logits, [])
+    assert sorted(ids.tolist()) == np.flatnonzero(expected > -np.inf).tolist()
+    np.testing.assert_allclose(p, ref.softmax(expected)[ids], rtol=2e-5)
+
+
+@pytest.mark.parametrize(("n_vocab", "milliseconds"), [(49152, 0.3), (262144, 1.0)])
+def test_the_default_chain_is_fast(top: jit.Kernel, n_vocab: int, milliseconds: float) -> None:
+    """The best of many, since other programs may run: about a fifth of what is allowed here."""
+    logits = np.random.default_rng(1).standard_normal(n_vocab).astype(np.float32) * 3
+    sampler = Sampler(Settings(seed=1), n_vocab, top)
+    best = math.inf
+    for _ in range(200):
+        start = time.perf_counter()
+        sampler.choose(logits, [])
+        best = min(best, time.perf_counter() - start)
+    assert best * 1e3 < milliseconds
