@@ -1,202 +1,118 @@
 """The slab matmul on AMX: bf16 weights decoded row by row are the A operand as they are, packed tokens the B operand.
 
-Four C tiles of 16 x 16 f32 hold 32 rows by 32 tokens and accumulate over all of k, so there is no scale epilogue and
-less rounding than with integers. At the level `amx-emulated` the tile instructions are plain loops over `state`.
+Four C tiles of 16 x 16 f32 hold 32 rows by 32 tokens. k is taken in stretches of AMX_K, so that the stretch of 32
+tokens (32 kB) stays in the first-level cache while all rows of the slab stream past it from the second, and the sums
+(AMX_ROWS x AMX_TOKENS f32) wait there for the next stretch. Sums are made in the order of k whatever the slab, and
+there is no scale epilogue.
 """
 
 from __future__ import annotations
 
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
+from .amx_decode import LINE, row_bf16
+from .amx_tiles import configure, release, tile_dot, tile_load, tile_store, tile_stream, tile_zero
+from .gemm import write_out
+from .layout import AMX_K, AMX_ROWS, AMX_TOKENS
+from .simd import TILE, atomic_add, i32_at, i64_at, inline, prefetch
 
-from .dense import row_f32
-from .gemm import slab_kernel
-from .layout import AMX_SLAB
-from .simd import LANES, LEVEL, TILE, bf16_to_f32, f32_at, f32_to_bf16, inline, load, set_f32, splat, store, zeros
-
-_i8, _i64, _void = ir.IntType(8), ir.IntType(64), ir.VoidType()
-
-
-def _instruction(name, n_tiles, n_addresses):
-    """(tile numbers..., addresses or strides...) -> llvm.x86.<name>; tile numbers are constants."""
-
-    def make(*tiles):
-        @intrinsic
-        def op(_t, args):
-            def gen(c, b, s, a):
-                values = [b.extract_value(a[0], i) for i in range(n_addresses)]
-                if values:
-                    values[0] = b.inttoptr(values[0], _i8.as_pointer())
-                operands = [ir.Constant(_i8, t) for t in tiles] + values
-                full = f"llvm.x86.{name}"
-                fn = b.module.globals.get(full) or ir.Function(
-                    b.module, ir.FunctionType(_void, [v.type for v in operands]), full
-                )
-                b.call(fn, operands)
-                return c.get_dummy_value()
-
-            return types.void(types.UniTuple(types.int64, max(1, n_addresses))), gen
-
-        return op
-
-    if n_tiles == 0:
-        return make()
-    return make
-
-
-if LEVEL.name == "amx":
-    _configure, _release = _instruction("ldtilecfg", 0, 1), _instruction("tilerelease", 0, 0)
-    _zero, _load = _instruction("tilezero", 1, 0), _instruction("tileloadd64", 1, 2)
-    _store = _instruction("tilestored64", 1, 2)
-    _dot = _instruction("tdpbf16ps", 3, 0)
-
-    def tile_zero(t):
-        op = _zero(t)
-        return inline(lambda state: op((0,)))
-
-    def tile_load(t):
-        op = _load(t)
-        return inline(lambda state, p, stride: op((p, stride)))
-
-    def tile_store(t):
-        op = _store(t)
-        return inline(lambda state, p, stride: op((p, stride)))
-
-    def tile_dot(c, a, b):
-        op = _dot(c, a, b)
-        return inline(lambda state: op((0,)))
-
-    @inline
-    def configure(p):
-        _configure((p,))
-
-    @inline
-    def release():
-        _release((0,))
-
-else:
-    _v, _u16, _full, _zeros = load("f32", 16), load("u16", 1), splat("f32", 16), zeros("f32", 16)
-    _row = load("i32", 16)
-
-    def tile_zero(t):
-        @inline
-        def op(state):
-            for r in range(16):
-                store(state + 1024 * t + 64 * r, _zeros())
-
-        return op
-
-    def tile_load(t):
-        @inline
-        def op(state, p, stride):
-            for r in range(16):
-                store(state + 1024 * t + 64 * r, _row(p + stride * r))
-
-        return op
-
-    def tile_store(t):
-        @inline
-        def op(state, p, stride):
-            for r in range(16):
-                store(p + stride * r, _v(state + 1024 * t + 64 * r))
-
-        return op
-
-    def tile_dot(c, a, b):
-        from .simd import lane
-
-        first = lane(0)
-
-        @inline
-        def op(state):
-            for r in range(16):
-                for n in range(16):
-                    out = state + 1024 * c + 64 * r + 4 * n
-                    total = f32_at(out)
-                    for k in range(32):
-                        x = first(bf16_to_f32(_u16(state + 1024 * a + 64 * r + 2 * k)))
-                        y = first(bf16_to_f32(_u16(state + 1024 * b + 64 * (k // 2) + 4 * n + 2 * (k % 2))))
-                        total += x * y
-                    set_f32(out, total)
-
-        return op
-
-    @inline
-    def configure(p):
-        return
-
-    @inline
-    def release():
-        return
-
+AHEAD = 8  # rows of software prefetch, each of one stretch of k
 
 _zero0, _zero1, _zero2, _zero3 = (tile_zero(t) for t in range(4))
-_load_a0, _load_a1, _load_b0, _load_b1 = (tile_load(t) for t in range(4, 8))
+_load0, _load1, _load2, _load3 = (tile_load(t) for t in range(4))
+_stream_a0, _stream_a1 = tile_stream(4), tile_stream(5)
+_load_b0, _load_b1 = tile_load(6), tile_load(7)
 _store0, _store1, _store2, _store3 = (tile_store(t) for t in range(4))
 _dot0, _dot1, _dot2, _dot3 = tile_dot(0, 4, 6), tile_dot(1, 4, 7), tile_dot(2, 5, 6), tile_dot(3, 5, 7)
 
 
 @inline
-def multiply_rows(xt, w, k, c, row, state):
-    """32 rows of bf16 weights (stride 2 k bytes) by one tile of 32 tokens -> c[token half][slab row][16]."""
-    a, stride = w + 2 * k * row, 2 * k
-    _zero0(state)
-    _zero1(state)
-    _zero2(state)
-    _zero3(state)
-    for b in range(k // 32):
-        _load_a0(state, a + 64 * b, stride)
-        _load_b0(state, xt + 2048 * b, 64)
+def multiply(xt, a, steps, c, add, state):
+    """32 rows of weights by 32 tokens over `steps` times 32 of k -> c (token half, 32 rows, 16); add: += there."""
+    if add:
+        _load0(state, c, 64)
+        _load1(state, c + 2048, 64)
+        _load2(state, c + 1024, 64)
+        _load3(state, c + 3072, 64)
+    else:
+        _zero0(state)
+        _zero1(state)
+        _zero2(state)
+        _zero3(state)
+    for _ in range(steps):
+        _stream_a0(state, a, 64)
+        _load_b0(state, xt, 64)
         _dot0(state)
-        _load_b1(state, xt + 2048 * b + 1024, 64)
+        _load_b1(state, xt + 1024, 64)
         _dot1(state)
-        _load_a1(state, a + 64 * b + 16 * stride, stride)
+        _stream_a1(state, a + 1024, 64)
         _dot2(state)
         _dot3(state)
-    out = c + 4 * LANES * row
-    _store0(state, out, 64)
-    _store1(state, out + 64 * AMX_SLAB, 64)
-    _store2(state, out + 1024, 64)
-    _store3(state, out + 64 * AMX_SLAB + 1024, 64)
+        a += LINE
+        xt += LINE
+    _store0(state, c, 64)
+    _store1(state, c + 2048, 64)
+    _store2(state, c + 1024, 64)
+    _store3(state, c + 3072, 64)
 
 
-_f32x16 = load("f32", 16)
+@inline
+def slab_rows(n, experts, nth):
+    """Rows of a slab: as many as the scratch holds, fewer where threads would be left without work."""
+    rows = AMX_ROWS
+    while rows > 32 and experts * ((n + rows - 1) // rows) < 4 * nth:
+        rows //= 2
+    return rows
 
 
 def prompt(name):
-    """Slab matmul of any type with bf16 tiles of tokens. config: address of the 64-byte tile configuration."""
-    row_bytes, decode_row = row_f32(name)
+    """Slab matmul of any type with bf16 tiles of tokens, k a multiple of 32. config: address of the 64-byte tile
+    configuration; the other fields are gemm.slab_kernel's.
+
+    scratch: per thread bf16 (AMX_ROWS / 32, AMX_K / 32, 32, 32) weights, f32 (AMX_TOKENS / 32, AMX_ROWS / 32, 2, 32,
+    16) sums, and 16 kB for one row, one transposition and emulated tiles (layout.amx_scratch_bytes).
+    """
+    row_bytes, decode_row = row_bf16(name)
 
     @inline
-    def tile_bytes(k):
-        return TILE * 2 * k
-
-    @inline
-    def decode(w, rows, k, slab):
-        row = slab + 2 * AMX_SLAB * k
+    def decode(w, ld, rows, k, slab, scratch, stretch_bytes):
         for r in range(rows):
-            decode_row(w + row_bytes(k) * r, k, row, row + 4 * k)
-            for i in range(0, k, 16):
-                store(slab + 2 * k * r + 2 * i, f32_to_bf16(_f32x16(row + 4 * i)))
-
-    @inline
-    def multiply(xt, slab, k, c, r):
-        multiply_rows(xt, slab, k, c, r, slab + 2 * AMX_SLAB * k)
-
-    kernel = inline(slab_kernel(row_bytes, tile_bytes, decode, multiply, slab_rows=AMX_SLAB, step=32))
+            for line in range(0, stretch_bytes, 64):
+                prefetch(w + ld * (r + AHEAD) + line)
+            decode_row(w + ld * r, k, slab + 2 * AMX_K * (r // 32 * 32) + 64 * (r % 32), scratch)
 
     def amx_matmul(
         tid, nth, count, x, w, n, k, y, ldy, accumulate, scratch, ld_scratch, cursor, experts, segments, expert_bytes,
         config,
     ):  # fmt: skip
+        m = i64_at(count)
+        if m == 0:
+            return
         configure(config)
-        kernel(
-            tid, nth, count, x, w, n, k, y, ldy, accumulate, scratch, ld_scratch, cursor, experts, segments,
-            expert_bytes,
-        )  # fmt: skip
+        slab = scratch + ld_scratch * tid
+        c = slab + 2 * AMX_ROWS * AMX_K
+        spare = c + 4 * AMX_ROWS * AMX_TOKENS
+        height = slab_rows(n, experts, nth)
+        slabs, ld = (n + height - 1) // height, row_bytes(k)
+        while True:
+            item = atomic_add(cursor, 1)
+            if item >= slabs * experts:
+                break
+            expert, first = item // slabs, height * (item % slabs)
+            t0, t1 = 0, (m + TILE - 1) // TILE
+            if segments:
+                t0, t1 = i32_at(segments + 4 * expert), i32_at(segments + 4 * expert + 4)
+            rows, weights = min(height, n - first), w + expert_bytes * expert + ld * first
+            for start in range(t0, t1, AMX_TOKENS // TILE):
+                for at in range(0, k, AMX_K):
+                    width = min(AMX_K, k - at)
+                    decode(weights + row_bytes(at), ld, rows, width, slab, spare, row_bytes(width))
+                    for t in range(start, min(t1, start + AMX_TOKENS // TILE)):
+                        tokens = TILE if segments else min(TILE, m - TILE * t)
+                        for r in range(0, rows, 32):
+                            sums = c + 128 * (AMX_ROWS * (t - start) + r)
+                            multiply(x + 64 * (k * t + at), slab + 2 * AMX_K * r, width // 32, sums, at, spare)
+                            if at + width == k:
+                                out = y + ldy * TILE * t + 4 * (first + r)
+                                write_out(sums, 32, spare, out, ldy, tokens, min(32, rows - r), accumulate)
         release()
 
     return amx_matmul
-
-

@@ -29,7 +29,7 @@ class Level:
 
 _V3 = ("avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "popcnt")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
-_AMX = ("amx-tile", "amx-bf16")
+_AMX = ("amx-tile", "amx-bf16", "avx512bf16")
 
 # Lowest first; the last one that the host can run is the default.
 LEVELS: tuple[Level, ...] = (
@@ -41,8 +41,11 @@ LEVELS: tuple[Level, ...] = (
 )
 # The amx kernels with their tile instructions done in plain code: tests of everything around them run on any AVX-512
 # host. Never chosen unless named.
-EMULATED = Level("amx-emulated", "x86_64", "x86-64-v4", ("avx512vnni",), (*_V4, "avx512vnni"), 16, 32, True)
-BY_NAME = {level.name: level for level in (*LEVELS, EMULATED)}
+_PLAIN, _CONVERT = ("avx512vnni",), ("avx512vnni", "avx512bf16")
+EMULATED = Level("amx-emulated", "x86_64", "x86-64-v4", _PLAIN, (*_V4, *_PLAIN), 16, 32, True)
+# The same with the instruction that converts to bf16, which every processor with AMX has.
+EMULATED_BF16 = Level("amx-emulated-bf16", "x86_64", "x86-64-v4", _CONVERT, (*_V4, *_CONVERT), 16, 32, True)
+BY_NAME = {level.name: level for level in (*LEVELS, EMULATED, EMULATED_BF16)}
 
 
 class IsaError(RuntimeError):
@@ -96,7 +99,8 @@ def require(name: str) -> Level:
     """The level called `name`, or `IsaError` when it is unknown or this host cannot run it."""
     if name not in BY_NAME:
         raise IsaError(f"EDGERT_ISA={name!r} is not a level; choose one of {', '.join(BY_NAME)}")
-    if name not in available() and not (name == EMULATED.name and "avx512vnni" in available()):
+    emulated = BY_NAME[name] in (EMULATED, EMULATED_BF16) and host_features().issuperset(BY_NAME[name].needs)
+    if name not in available() and not emulated:
         raise IsaError(f"EDGERT_ISA={name!r} cannot run on this processor; it offers {', '.join(available())}")
     return BY_NAME[name]
 

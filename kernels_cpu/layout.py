@@ -27,7 +27,9 @@ SUPER = 704  # bytes of 256 quantised activations of one row: i8, i32 sums, scal
 GROUP = 4  # rows that native matmuls take side by side
 
 SLAB = 48  # weight rows decoded at a time by the slab matmul
-AMX_SLAB = 32  # and by its AMX form
+AMX_ROWS = 256  # the same on AMX, at most,
+AMX_K = 512  # weights of each row that are decoded at a time,
+AMX_TOKENS = 512  # and tokens whose sums are kept meanwhile
 
 
 def q8_row_bytes(k: int) -> int:
@@ -51,8 +53,16 @@ def f32_tile_bytes(k: int, tile: int) -> int:
 
 
 def slab_scratch_bytes(k: int, tile: int) -> int:
-    """Per-thread scratch of a slab matmul over k: the widest slab (f32 rows plus one row of u8), output tiles."""
-    return 4 * SLAB * k + 4 * k + 8 * SLAB * tile + 4096
+    """Per-thread scratch of a slab matmul over k: the widest slab (f32 rows plus one row of u8), output tiles.
+
+    Memory is taken when touched, so that one size serves every form of it.
+    """
+    return max(4 * SLAB * k + 4 * k + 8 * SLAB * tile + 4096, amx_scratch_bytes())
+
+
+def amx_scratch_bytes() -> int:
+    """Per-thread scratch of the AMX slab matmul: weights, sums, and room for one row, transposing, emulated tiles."""
+    return AMX_ROWS * (2 * AMX_K + 4 * AMX_TOKENS) + 16384
 
 
 def attention_scratch_bytes(d_k: int, d_v: int, group: int) -> int:

@@ -8,7 +8,23 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from .vec import F32, HAS_F16, I32, I64, LL, SCALAR, Vec, call_intrinsic, constant, pointer, shuffled, splatted
+from .vec import (
+    F32,
+    HAS_BF16,
+    HAS_F16,
+    I32,
+    I64,
+    LL,
+    SCALAR,
+    BFloatType,
+    Vec,
+    call_intrinsic,
+    constant,
+    pointer,
+    shuffled,
+    sliced,
+    splatted,
+)
 
 
 @functools.cache
@@ -219,17 +235,43 @@ def bf16_to_f32(_t, x):
     return Vec("f32", x.n)(x), gen
 
 
+def _f32_to_bf16(b, v, n):
+    u = b.bitcast(v, ir.VectorType(I32, n))
+    odd = b.and_(b.lshr(u, constant(u.type, 16)), constant(u.type, 1))
+    u = b.add(u, b.add(odd, constant(u.type, 0x7FFF)))
+    return b.trunc(b.lshr(u, constant(u.type, 16)), ir.VectorType(ir.IntType(16), n))
+
+
 @intrinsic
 def f32_to_bf16(_t, x):
     """f32 lanes -> u16 lanes holding bfloat16, rounded to nearest even (nan not kept apart)."""
+    return Vec("u16", x.n)(x), lambda c, b, s, a: _f32_to_bf16(b, a[0], s.args[0].n)
+
+
+@intrinsic
+def tile_bf16(_t, x):
+    """32 f32 lanes -> u16 lanes holding bfloat16 for tiles, rounded to nearest even; subnormal numbers may become 0.
+
+    Tiles take subnormal numbers for 0 as well, and the instruction that AMX processors have does.
+    """
 
     def gen(c, b, s, a):
-        u = b.bitcast(a[0], ir.VectorType(I32, s.args[0].n))
-        odd = b.and_(b.lshr(u, constant(u.type, 16)), constant(u.type, 1))
-        u = b.add(u, b.add(odd, constant(u.type, 0x7FFF)))
-        return b.trunc(b.lshr(u, constant(u.type, 16)), s.return_type.ll)
+        if not HAS_BF16:
+            return _f32_to_bf16(b, a[0], 32)
+        ty, halves = ir.VectorType(BFloatType(), 32), [sliced(b, a[0], 16, 16), sliced(b, a[0], 0, 16)]
+        return b.bitcast(call_intrinsic(b, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", ty, halves), s.return_type.ll)
 
-    return Vec("u16", x.n)(x), gen
+    return Vec("u16", 32)(x), gen
+
+
+@intrinsic
+def lookup32(_t, table, index):
+    """(u16 x 32, u16 x 32) -> table[index modulo 32], lane by lane; only at AVX-512 levels."""
+
+    def gen(c, b, s, a):
+        return call_intrinsic(b, "llvm.x86.avx512.permvar.hi.512", a[0].type, list(a))
+
+    return table(table, index), gen
 
 
 @intrinsic

@@ -15,6 +15,7 @@ X86 = isa.machine() == "x86_64"
 LANES = LEVEL.lanes  # f32 lanes of one register at this level
 TILE = LEVEL.tile  # tokens that the slab matmul handles at once
 HAS_F16 = not X86 or LEVEL.name != "generic"  # native half <-> float conversion
+HAS_BF16 = "avx512bf16" in LEVEL.extra  # native rounding to bfloat16
 VNNI512 = LEVEL.lanes == 16
 VNNI256 = VNNI512 or LEVEL.name == "avxvnni"
 AVX2 = X86 and LEVEL.name != "generic"
@@ -43,6 +44,19 @@ SCALAR = {
     "i64": types.int64,
     "f32": types.float32,
 }
+
+
+class BFloatType(ir.Type):
+    """LLVM's bfloat, which llvmlite lacks."""
+
+    def __str__(self):
+        return "bfloat"
+
+    def __eq__(self, other):
+        return isinstance(other, BFloatType)
+
+    def __hash__(self):
+        return hash(BFloatType)
 
 
 class Vec(types.Type):

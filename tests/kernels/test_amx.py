@@ -5,13 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from edgert.kernels_cpu import api, isa, jit, layout
+from edgert.kernels_cpu.dense_types import INTEGER_TYPES
 from experts import expert_matmul, grouped, some_ids
 from kernel_calls import LEVELS, Array, count, run
 
 from quant_blocks import dequantize, random_weights
 
-TYPES = ("F32", "Q4_K", "IQ3_S")
-AMX_LEVELS = [*(level for level in LEVELS if isa.BY_NAME[level].bf16_tiles), isa.EMULATED.name]
+TYPES = ("F32", "IQ3_S", *INTEGER_TYPES)
+AMX_LEVELS = [
+    *(level for level in LEVELS if isa.BY_NAME[level].bf16_tiles),
+    *(level.name for level in (isa.EMULATED, isa.EMULATED_BF16) if isa.host_features().issuperset(level.needs)),
+]
 
 pytestmark = pytest.mark.parametrize("level", AMX_LEVELS)
 
@@ -58,6 +62,18 @@ def test_product(level: str, name: str) -> None:
     assert (np.abs(y - expected) / norms).max() <= 1e-6
     for m in (1, 16, 33):
         np.testing.assert_array_equal(api.matmul(name, blocks, n, k, x[:m], path="prompt", isa_level=level), y[:m])
+
+
+def test_large_product(level: str) -> None:
+    """Several stretches of k, a last one that is short, several row groups, more tokens than sums are kept for."""
+    n, k, m = 70, layout.AMX_K + 96, layout.AMX_TOKENS + 3
+    blocks = random_weights("Q8_0", n, k, seed=6)
+    weights = dequantize("Q8_0", blocks)
+    x = np.random.default_rng(7).standard_normal((m, k)).astype(np.float32)
+    y = api.matmul("Q8_0", blocks, n, k, x, path="prompt", isa_level=level)
+    norms = np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(weights, axis=1)
+    assert (np.abs(y - bf16(x) @ bf16(weights).T) / norms).max() <= 1e-6
+    np.testing.assert_array_equal(api.matmul("Q8_0", blocks, n, k, x[:40], path="prompt", isa_level=level), y[:40])
 
 
 def test_experts(level: str) -> None:

@@ -36,7 +36,7 @@ V3 = BASE | {
 V4 = V3 | {"AVX512F", "AVX512BW", "AVX512CD", "AVX512DQ", "AVX512VL"}
 V4_VNNI = V4 | {"AVX512_VNNI"}
 ALLOWED = {"generic": BASE, "avx2": V3, "avxvnni": V3 | {"AVX_VNNI"}, "avx512vnni": V4_VNNI,
-           "amx": V4_VNNI | {"AMX_TILE", "AMX_BF16"}}  # fmt: skip
+           "amx": V4_VNNI | {"AMX_TILE", "AMX_BF16", "AVX512_BF16"}}  # fmt: skip
 # The instructions that a level exists for: they must occur, or the check looks at the wrong thing.
 EXPECTED = {"generic": {"SSE2"}, "avx2": {"AVX2", "FMA", "F16C"}, "avxvnni": {"AVX2", "FMA", "F16C", "AVX_VNNI"},
             "avx512vnni": {"AVX512F", "AVX512BW", "AVX512_VNNI"}, "amx": {"AMX_TILE", "AMX_BF16"}}  # fmt: skip
