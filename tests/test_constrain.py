@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import wait
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -237,3 +239,13 @@ def test_deep_schemas(model: edgert.Model) -> None:
         schema = {"items": schema}
     with pytest.raises(edgert.ConstraintError, match="nested more than"):
         model.generate("Hello", json_schema=schema, max_tokens=4)
+
+
+def test_masks_are_made_while_the_model_runs(model: edgert.Model) -> None:
+    """After a token the next mask is worked out without anybody waiting for it."""
+    constraint = model._constrainer.constraint(json_schema=SCHEMAS["person"])
+    assert constraint is not None
+    constraint.mask(np.zeros(model.n_vocab, np.float32))
+    assert not constraint.accept(model.tokenize("{", add_special=False)[0])
+    assert wait([constraint._next], timeout=30).done
+    assert any(thread.name.startswith("edgert-grammar") for thread in threading.enumerate())
