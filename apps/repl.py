@@ -23,7 +23,8 @@ HELP = """\
 /load FILE         go on with a saved conversation
 /clear             forget the conversation
 /exit              leave (so do Ctrl-D, and Ctrl-C at the prompt)
-A line that ends in \\ goes on in the next; \"\"\" begins and ends a message of several lines."""
+A line that ends in \\ goes on in the next; \"\"\" begins and ends a message of several lines.
+A message that begins with / is written with two: //etc is what? asks "/etc is what?"."""
 
 
 class CommandError(Exception):
@@ -63,9 +64,9 @@ class Repl:
     def _handle(self, message: str) -> None:
         if not message.strip():
             return
-        if not message.startswith("/"):
+        if not message.startswith("/") or message.startswith("//"):
             self.tries = 0
-            return self._answer(message)
+            return self._answer(message.removeprefix("/"))
         word, _, rest = message.partition(" ")
         command = getattr(self, f"do_{word[1:]}", None)
         if command is None:
