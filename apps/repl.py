@@ -78,7 +78,7 @@ class Repl:
         self.messages.append({"role": "user", "content": message})
         pieces: list[str] = []
         try:
-            stream = self.model.chat(self._with_system(), stream=True, **self._options())
+            stream = self.model.chat(self._with_system(), stream=True, reasoning="keep", **self._options())
             try:
                 for piece in stream:
                     pieces.append(piece)

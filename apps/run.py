@@ -6,6 +6,7 @@ Models with a chat template get the prompt as a user's message; pretrained ones,
 import argparse
 import dataclasses
 import sys
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -93,11 +94,12 @@ def _answer(model: "edgert.Model", prompt: str, options: argparse.Namespace, for
         if options.system is not None:
             raise UsageError("--system: this model has no chat template")
         ids = model.tokenize(prompt, add_special=True, parse_special=True)
-        whole, pieces = partial(model.generate, ids, **settings), partial(model.stream, ids, **settings)
+        whole: Callable[[], edgert.Completion] = partial(model.generate, ids, **settings)
+        pieces: Callable[[], Iterable[str]] = partial(model.stream, ids, **settings)
     else:
         messages = _messages(prompt, options.system)
         whole = partial(model.chat, messages, **settings)
-        pieces = partial(model.chat, messages, stream=True, **settings)
+        pieces = lambda: model.chat(messages, stream=True, reasoning="keep", **settings)  # noqa: E731
     if options.json:
         print_json(dataclasses.asdict(whole()))
         return

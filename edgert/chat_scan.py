@@ -132,7 +132,7 @@ class CallScanner:
 def _loads(text: str) -> object:
     """The value of JSON text, None if it is none."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return None
 
@@ -140,3 +140,8 @@ def _loads(text: str) -> object:
 def is_object(text: str) -> bool:
     """Whether text is a JSON object."""
     return isinstance(_loads(text), dict)
+
+
+def _no_constant(name: str) -> None:
+    """NaN and Infinity are no JSON, although Python reads them."""
+    raise ValueError(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -70,8 +70,10 @@ class Answer:
 
     def __init__(self, tokenizer: Tokenizer, prompt: list[int], max_tokens: int, sampler: Sampler, stop: Sequence[str],
                  ignore_eos: bool, constraint: Constraint | None = None, logprobs: int | None = None,
-                 prompt_logprobs: int | None = None) -> None:  # fmt: skip
-        """logprobs, prompt_logprobs: how many alternatives to report with each token; None: no log-probabilities."""
+                 prompt_logprobs: int | None = None, shown: Collection[int] = ()) -> None:  # fmt: skip
+        """shown: control tokens whose text is part of the answer's.
+
+        logprobs, prompt_logprobs: how many alternatives to report with each token; None: no log-probabilities."""
         self.prompt = prompt
         self.scores = PromptLogprobs(prompt, prompt_logprobs, sampler.top) if prompt_logprobs is not None else None
         self.cached = 0  # prompt tokens that were in the cache
@@ -81,7 +83,7 @@ class Answer:
         self._ends = frozenset() if ignore_eos and constraint is None else tokenizer.eog_ids
         self._constraint, self._alternatives = constraint, logprobs
         self._logprobs: list[TokenLogprob] = []
-        self._decoder = StreamDecoder(tokenizer, continues=True)
+        self._decoder = StreamDecoder(tokenizer, shown=shown, continues=True)
         self._history = list(prompt)
         self._held = ""  # text that might begin a stop string
         self._text: list[str] = []

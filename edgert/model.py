@@ -14,8 +14,11 @@ from typing import Any, Literal, Self, overload
 import numpy as np
 import numpy.typing as npt
 
-from . import kv, logprobs
+from . import chat, kv, logprobs
 from .archs import read_config
+from .chat import ChatCompletion, ChatStream
+from .chat_parser import Reasoning
+from .chat_traits import Traits
 from .config import check_vocabulary
 from .constrain import FORMS, Constrainer
 from .errors import ContextLengthError, EdgertError
@@ -53,6 +56,7 @@ class Model:
             gguf.close()
             raise
         self.chat_template: ChatTemplate | None = self._fallback if self._fallback.name == "file" else None
+        self._traits = Traits(self._fallback, self.tokenizer.vocab.token_to_id)
         self.metadata: Mapping[str, Any] = gguf.metadata
         self.n_vocab, self.n_ctx = self._runtime.config.n_vocab, self._runtime.n_ctx
         self.threads, self.precision = self._runtime.threads, precision
@@ -143,6 +147,7 @@ class Model:
         logprobs, prompt_logprobs: report log-probabilities of tokens, each with so many alternatives (0: none).
         json_schema, regex, choices, grammar, response_format: the form that the answer must have, see
         `edgert.constrain.Constrainer.constraint`. An answer cut short by max_tokens has it only so far.
+        shown: control tokens whose text is part of the answer's text (else none is).
         ContextLengthError if prompt and max_tokens do not fit in the context.
         """
         return Stream(self, self._answer(prompt, max_tokens, stop, ignore_eos, sampling))
@@ -188,26 +193,41 @@ class Model:
         if not isinstance(stops, Sequence) or not all(isinstance(s, str) and s for s in stops):
             raise EdgertError("stop: every stop string must be text that is not empty")
         given = dict(sampling)
+        shown = self._checked(given.pop("shown", ()))
         alternatives = [logprobs.check(name, given.pop(name, None)) for name in ("logprobs", "prompt_logprobs")]
         forms = {name: given.pop(name) for name in FORMS if name in given}
         sampler = Sampler(_settings(given), self.n_vocab, self._runtime.kernels["sample.top"], self.tokenizer)
         constraint = self._constrainer.constraint(**forms)
-        return Answer(self.tokenizer, ids, max_tokens or room, sampler, stops, ignore_eos, constraint, *alternatives)
+        return Answer(self.tokenizer, ids, max_tokens or room, sampler, stops, ignore_eos, constraint, alternatives[0],
+                      alternatives[1], shown)  # fmt: skip
 
     @overload
     def chat(self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[False] = False, tools: Any = None,
-             template_args: Mapping[str, Any] | None = None, **settings: Any) -> Completion: ...  # fmt: skip
+             tool_choice: Any = "auto", reasoning: Reasoning = "split",
+             template_args: Mapping[str, Any] | None = None, **settings: Any) -> ChatCompletion: ...  # fmt: skip
     @overload
     def chat(self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[True], tools: Any = None,
-             template_args: Mapping[str, Any] | None = None, **settings: Any) -> Stream: ...  # fmt: skip
+             tool_choice: Any = "auto", reasoning: Reasoning = "split",
+             template_args: Mapping[str, Any] | None = None, **settings: Any) -> ChatStream: ...  # fmt: skip
     def chat(self, messages: Sequence[Mapping[str, Any]], *, stream: bool = False, tools: Any = None,
-             template_args: Mapping[str, Any] | None = None, **settings: Any) -> Completion | Stream:  # fmt: skip
-        """Answer a conversation of {"role": ..., "content": ...} messages; settings as for `stream`."""
-        template = self.chat_template or self._fallback
-        text = template.render(messages, tools=tools, **(template_args or {}))
-        starts = bool(template.bos_token) and text.startswith(template.bos_token)
-        ids = self.tokenizer.encode(text, add_special=not starts, parse_special=True)
-        return self.stream(ids, **settings) if stream else self.generate(ids, **settings)
+             tool_choice: Any = "auto", reasoning: Reasoning = "split",
+             template_args: Mapping[str, Any] | None = None,
+             **settings: Any) -> ChatCompletion | ChatStream:  # fmt: skip
+        """Answer a conversation of messages as OpenAI's API has them; settings as for `stream`.
+
+        tools, tool_choice: as in OpenAI's API ("auto", "none", "required", or one function).
+        reasoning: "split" from the content, "keep" in it, or "drop". template_args: variables of the chat template.
+        EdgertError for messages or tools that are not as they should be, FormatError if the template refuses them.
+        """
+        formed = any(settings.get(form) is not None for form in FORMS)
+        turn = chat.turn(self._traits, messages, tools=tools, tool_choice=tool_choice, reasoning=reasoning,
+                         template_args=template_args, formed=formed)  # fmt: skip
+        starts = bool(self._fallback.bos_token) and turn.text.startswith(self._fallback.bos_token)
+        ids = self.tokenizer.encode(turn.text, add_special=not starts, parse_special=True)
+        settings |= {**turn.settings, "shown": chat.shown(turn.marks, self.tokenizer.vocab.token_to_id)}
+        if stream:
+            return ChatStream(self.stream(ids, **settings), turn.parser)
+        return chat.parsed(self.generate(ids, **settings), turn.parser)
 
     # ---- steps, for generation ----
 

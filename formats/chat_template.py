@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache, cached_property
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from edgert.formats.chat_fallback import FALLBACKS, fallback_name
@@ -78,7 +77,8 @@ class ChatTemplate:
         `tools` are JSON schemas as OpenAI's API has them, `now` is the time a template may print (default: now),
         `extra` are variables some templates know (`enable_thinking`, `documents`, ...). The text holds special tokens:
         encode it with parse_special, and without add_special when it starts with `bos_token`. TemplateError carries the
-        template's own words when it refuses the conversation, else the line and what went wrong there.
+        template's own words when it refuses the conversation, else what went wrong; and the line,
+        and the message that it was at.
         """
         from edgert.formats.chat_sandbox import render, strftime_now
         from jinja2.exceptions import TemplateError as JinjaError
@@ -94,19 +94,34 @@ class ChatTemplate:
         except JinjaError as error:
             message = error.message or type(error).__name__
             if type(error) is JinjaError:  # raise_exception(...) in the template
-                raise TemplateError(message) from None
-            raise self._failed(template, error, message) from None
+                raise TemplateError(f"{message} ({self._place(template, error, messages)})") from None
+            raise self._failed(template, error, message, messages) from None
         except RecursionError as error:
-            raise self._failed(template, error, "nested too deeply") from None
+            raise self._failed(template, error, "nested too deeply", messages) from None
         except MemoryError as error:
-            raise self._failed(template, error, "out of memory") from None
+            raise self._failed(template, error, "out of memory", messages) from None
         except Exception as error:  # a template's mistake shows as whatever Python raises in its code
-            raise self._failed(template, error, f"{type(error).__name__}: {error}") from None
+            raise self._failed(template, error, f"{type(error).__name__}: {error}", messages) from None
 
-    def _failed(self, template: jinja2.Template, error: BaseException, message: str) -> TemplateError:
-        line = _line(template, error.__traceback__)
+    def _failed(
+        self, template: jinja2.Template, error: BaseException, message: str, messages: Sequence[Mapping[str, Any]]
+    ) -> TemplateError:
+        return TemplateError(f"{self._place(template, error, messages)}: {_one_line(message)}")
+
+    def _place(self, template: jinja2.Template, error: BaseException, messages: Sequence[Mapping[str, Any]]) -> str:
+        """The template's line in which its innermost frame was, and the message that it was at."""
+        line, at, code = 0, -1, template.root_render_func.__code__.co_filename
+        trace = error.__traceback__
+        index = {id(message): i for i, message in enumerate(messages)}
+        while trace is not None:
+            frame = trace.tb_frame
+            if frame.f_code.co_filename == code:
+                line = template.get_corresponding_lineno(trace.tb_lineno)
+                at = max((index.get(id(value), -1) for value in frame.f_locals.values()), default=-1)
+            trace = trace.tb_next
         where = f"chat template, line {line}" if line else "chat template"
-        return TemplateError(f"{where}: {_one_line(message)}")
+        role = messages[at].get("role") if at >= 0 else None
+        return f"{where}, messages[{at}] of role {quote(str(role))}" if at >= 0 else where
 
 
 def chat_template_from_metadata(metadata: Mapping[str, Any], tokenizer: Tokenizer) -> ChatTemplate:
@@ -146,16 +161,6 @@ def _compile(source: str) -> jinja2.Template:
         raise TemplateError("chat template: nested too deeply") from None
     except Exception as error:  # Python refuses the generated code: too many nested blocks, bad escapes, ...
         raise TemplateError(f"chat template: {type(error).__name__}: {_one_line(str(error))}") from None
-
-
-def _line(template: jinja2.Template, trace: TracebackType | None) -> int:
-    """The template's line in which the innermost of its frames was, 0 if there is none."""
-    line, code = 0, template.root_render_func.__code__.co_filename
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == code:
-            line = template.get_corresponding_lineno(trace.tb_lineno)
-        trace = trace.tb_next
-    return line
 
 
 def _one_line(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -191,19 +191,22 @@ class StreamDecoder:
     """Ids to text one at a time, never half a character: what `feed` and `flush` returned, joined, is the text.
 
     The text is that of `Tokenizer.decode` without the cleaning of spaces, which needs to look ahead and would harm
-    code. `special` shows the text of control tokens. `continues` keeps the leading space that a vocabulary with
-    add_space_prefix has at the start of a text; set it when the ids continue a text and do not start one.
+    code. `special` shows the text of control tokens, `shown` that of these ids. `continues` keeps the leading space
+    that a vocabulary with add_space_prefix has at the start of a text; set it when the ids continue a text and do not
+    start one.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, special: bool = False, continues: bool = False) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, special: bool = False, shown: Collection[int] = (), continues: bool = False
+    ) -> None:
         self._tokenizer = tokenizer
-        self._special = special
+        self._special, self._shown = special, frozenset(shown)
         self._strip = tokenizer.add_space_prefix and not continues
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, token: int) -> str:
         """The text that became complete with id `token`, "" while a character is incomplete."""
-        data = self._tokenizer.token_bytes(token, self._special)
+        data = self._tokenizer.token_bytes(token, self._special or token in self._shown)
         if self._strip:
             self._strip, data = False, data.removeprefix(b" ")
         return self._utf8.decode(data)

@@ -44,8 +44,11 @@ class ScriptedModel:
         self.answers = [ScriptedStream(words) for words in answers]
         self.asked: list[tuple[list[dict[str, str]], dict[str, Any]]] = []
 
-    def chat(self, messages: list[dict[str, str]], *, stream: bool, **options: Any) -> ScriptedStream:
+    def chat(
+        self, messages: list[dict[str, str]], *, stream: bool, reasoning: str, **options: Any
+    ) -> ScriptedStream:
         assert stream
+        assert reasoning == "keep"
         self.asked.append(([dict(message) for message in messages], options))
         return self.answers[len(self.asked) - 1]
 
@@ -107,6 +110,14 @@ def test_history_is_sent_with_each_message(talk: Talk) -> None:
         {"role": "user", "content": "How are you?"},
     ]
     assert len(model.asked) == 2
+
+
+def test_a_message_may_begin_with_a_slash(talk: Talk) -> None:
+    """Two slashes send one; one alone is a command, known or not."""
+    model = ScriptedModel(["A folder."], ["A comment."])
+    _, out = talk(model, "//etc is what?", "/etc", "///")
+    assert [asked[0][-1]["content"] for asked in model.asked] == ["/etc is what?", "//"]
+    assert "no command /etc" in out
 
 
 def test_ctrl_c_stops_the_answer_and_keeps_the_session(talk: Talk) -> None:

@@ -69,8 +69,15 @@ def test_golden_prompts(name: str) -> None:
 def test_a_template_refuses_in_its_own_words() -> None:
     with pytest.raises(TemplateError) as error:
         render("{{ raise_exception('Only one system message, please!') }}")
-    assert str(error.value) == "Only one system message, please!"
+    assert str(error.value) == "Only one system message, please! (chat template, line 1)"
     assert isinstance(error.value, FormatError)
+
+
+@pytest.mark.parametrize("what", ["raise_exception('No!')", "m.content + 1"])
+def test_mistakes_name_the_message(what: str) -> None:
+    source = "{% set first = messages[0] %}{% for m in messages %}\n{% if m.role == 'assistant' %}\n{{ " + what + " }}"
+    with pytest.raises(TemplateError, match=r"line 3, messages\[2\] of role 'assistant'"):
+        render(source + "{% endif %}{% endfor %}", TALK)
 
 
 @pytest.mark.parametrize(
