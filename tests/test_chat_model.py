@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import edgert
 import pytest
+
+import edgert
 from edgert.chat_events import ContentDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 
 WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "Weather", "parameters": {
