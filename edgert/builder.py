@@ -20,7 +20,6 @@ from .plan import Buffer, CacheLayer, Count, Op, Plan, Rope, Special, Value, Vie
 
 BATCH, CURSOR, SEGMENTS = Special("batch"), Special("cursor"), Special("segments")
 PLAIN_INTEGERS = ("I8", "I16", "I32", "I64")
-NATIVE = (*FLOAT_TYPES, *INTEGER_TYPES)  # types with a decode kernel
 PACK = {"q8 rows": "act.quantise_rows", "q8": "act.quantise_tiles", "f32": "act.pack_tiles", "bf16": "act.pack_pairs"}
 
 
@@ -199,8 +198,12 @@ class Builder:
     def _slot_align(self, p: str) -> int:
         """Slots of one expert start on a tile where a slab matmul reads them, anywhere for native ones."""
         experts = [info for name, info in self.gguf.tensors.items() if name.startswith(p) and "_exps." in name]
-        native = self.phase == "decode" and not self.exact and all(i.type.name in NATIVE for i in experts)
-        return 1 if native else self.level.tile
+        return 1 if all(self._native(i.type.name, i.shape[0]) for i in experts) else self.level.tile
+
+    def _native(self, kind: str, k: int) -> bool:
+        """Whether rows of k weights of this type are multiplied in native blocks."""
+        integers = kind in INTEGER_TYPES and k >= layout.NATIVE_K
+        return self.phase == "decode" and not self.exact and (integers or kind in FLOAT_TYPES)
 
     def _expert(self, x: View, name: str, n: int) -> View:
         self.tensor(name, x.n, n, self.c.n_expert)
@@ -233,13 +236,14 @@ class Builder:
             "ldy": y.ld if isinstance(y, View) else 4 * n, "cursor": CURSOR,
             "expert_bytes": info.nbytes // experts if experts else 0,
         }  # fmt: skip
-        if self.phase == "decode" and not self.exact and kind in NATIVE:
+        if self._native(kind, k):
             source = x.buffer if kind in FLOAT_TYPES else self._pack(x, "q8 rows", layout.q8_row_bytes(k), 1)
             kernel = "gemv.dense" if kind in FLOAT_TYPES else "gemv.decode"
             fields |= {"x": x if kind in FLOAT_TYPES else source, "ldx": source.row_bytes}
             fields["experts"] = Special("expert_of") if experts else 0
             if kind not in FLOAT_TYPES:
                 fields["group"] = 1 if experts else layout.GROUP
+                fields |= self._scratch(layout.native_scratch_bytes(k))
         else:
             form = self._tile_form(kind, k)
             size = {"q8": layout.q8_tile_bytes, "f32": layout.f32_tile_bytes, "bf16": layout.bf16_tile_bytes}[form]

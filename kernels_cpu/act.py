@@ -44,6 +44,7 @@ _i_zero8, _to_i8 = zeros("i32", 8), convert("i8")
 _ones = const("u8", *[1] * 32)
 _words = _pairs = bitcast("i32", 8)
 _low4, _high4 = part(0, 4), part(4, 4)
+_low16, _high16, _full4 = part(0, 16), part(16, 16), splat("f32", 4)
 _lanes8 = [lane(i) for i in range(8)]
 _l0, _l1, _l2, _l3, _l4, _l5, _l6, _l7 = _lanes8
 
@@ -66,33 +67,62 @@ def quantise32(x):
 
 
 def quantise_rows(tid, nth, count, x, ldx, k, out, group):
-    """Rows of x (rows, k) f32 -> q8 rows as `blocks` describes, `group` side by side (a single row alone)."""
-    m = i64_at(count)
-    t = group if m > 1 else 1
+    """Rows of x (rows, k) f32 -> q8 rows as `native` describes, in groups (a single row alone). k: at least 256."""
+    m, whole = i64_at(count), k // 32
+    grouped = group > 1 and m > 1
     for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
-        first = out + SUPER * ((k + 255) // 256) * t * (r // t)
-        row = r % t
-        for b in range(k // 32):
+        t = group if grouped else 1
+        to = out + SUPER * ((k + 255) // 256) * t * (r // t)
+        for b in range(whole):
             v, d = quantise32(x + ldx * r + 128 * b)
-            fours = dot4_u8s8(_i_zero8(), _ones(), v)
-            p = first + SUPER * t * (b // 8)
-            at = 64 * (t * (b % 8 // 2) + row) + 32 * (b % 2)
-            store(p + at, v)
-            store(p + 256 * t + at, _i_zero8() - fours)
-            low, high = hsum(_low4(fours)), hsum(_high4(fours))
-            ds, s16 = p + 512 * t + 64 * row + 8 * (b % 8), p + 576 * t + 64 * row + 8 * (b % 8)
-            set_f32(ds, d)
-            set_f32(ds + 4, d * np.float32(low + high))
-            set_f32(s16, d * np.float32(low))
-            set_f32(s16 + 4, d * np.float32(high))
-            apart = p + 640 * t + 32 * row + 4 * (b % 8)
-            set_f32(apart, d)
-            set_f32(apart + 32 * t, d * np.float32(low + high))
-        if (k // 32) & 1:  # blocks are taken in pairs: the partner of an odd last one gets a scale of zero
-            b = k // 32
-            ds = first + SUPER * t * (b // 8) + 512 * t + 64 * row + 8 * (b % 8)
-            set_f32(ds, np.float32(0))
-            set_f32(ds + 4, np.float32(0))
+            if grouped:
+                put_grouped(to + SUPER * t * (b // 8), r % t, b % 8, v, d)
+            else:
+                put_alone(to + SUPER * (b // 8), b % 8, v, d)
+        if whole % 8:  # the last 256: those that the 256s before hold get a scale of zero
+            at = to + SUPER * t * (whole // 8)
+            for j in range(8):
+                b = whole - 8 + j
+                v, d = quantise32(x + ldx * r + 128 * b)
+                if b < whole // 8 * 8:
+                    d = np.float32(0)
+                if grouped:
+                    put_grouped(at, r % t, j, v, d)
+                else:
+                    put_alone(at, j, v, d)
+
+
+@inline
+def half_sums(v):
+    """i8 x 32 -> sums of both halves."""
+    fours = dot4_u8s8(_i_zero8(), _ones(), v)
+    return np.float32(hsum(_low4(fours))), np.float32(hsum(_high4(fours)))
+
+
+@inline
+def put_alone(to, j, v, d):
+    """Run j of 256 of a row alone."""
+    low, high = half_sums(v)
+    store(to + 32 * j, v)
+    paired = to + 256 + 128 * (j & 1) + 16 * (j >> 1)
+    store(paired, _low16(v))
+    store(paired + 64, _high16(v))
+    set_f32(to + 512 + 4 * j, d)
+    set_f32(to + 544 + 4 * j, d * (low + high))
+    set_f32(to + 576 + 8 * j, d * low)
+    set_f32(to + 580 + 8 * j, d * high)
+
+
+@inline
+def put_grouped(to, row, j, v, d):
+    """Run j of 256 of row `row` of a group of four."""
+    low, high = half_sums(v)
+    store(to + 128 * j + 16 * row, _low16(v))
+    store(to + 128 * j + 64 + 16 * row, _high16(v))
+    store(to + 1024 + 64 * j + 16 * row, _full4(d))
+    set_f32(to + 1536 + 32 * row + 4 * j, d * (low + high))
+    set_f32(to + 1664 + 64 * row + 8 * j, d * low)
+    set_f32(to + 1668 + 64 * row + 8 * j, d * high)
 
 
 def quantise_tiles(tid, nth, count, x, ldx, k, out):

@@ -11,7 +11,16 @@ import numpy.typing as npt
 
 from . import isa, jit
 from .dense_types import FLOAT_TYPES, INTEGER_TYPES, row_bytes
-from .layout import GROUP, amx_config, bf16_tile_bytes, f32_tile_bytes, q8_row_bytes, q8_tile_bytes, slab_scratch_bytes
+from .layout import (
+    GROUP,
+    amx_config,
+    bf16_tile_bytes,
+    f32_tile_bytes,
+    native_scratch_bytes,
+    q8_row_bytes,
+    q8_tile_bytes,
+    slab_scratch_bytes,
+)
 from .team import aligned
 
 F32 = npt.NDArray[np.float32]
@@ -57,7 +66,8 @@ def matmul(
     elif path == "decode" and type_name in INTEGER_TYPES:
         q8 = np.zeros((-(-m // GROUP) * GROUP, q8_row_bytes(k)), np.uint8)
         call("act.quantise_rows", level, count=count, x=x, ldx=4 * k, k=k, out=q8, group=GROUP)
-        single = {"experts": 0, "expert_bytes": 0, "group": GROUP}
+        scratch = aligned(native_scratch_bytes(k), np.uint8)
+        single = {"experts": 0, "expert_bytes": 0, "group": GROUP, "scratch": scratch, "ld_scratch": 0}
         call(f"gemv.decode[{type_name}]", level, x=q8, ldx=q8.shape[1], **single, **common)
     else:
         tiles = -(-m // level.tile)

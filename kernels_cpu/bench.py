@@ -127,7 +127,11 @@ class Case:
             return {"x": filled(self.m * 4 * K), "ldx": 4 * K, "experts": 0, "expert_bytes": 0}
         size = layout.q8_row_bytes(K)
         x = filled(-(-self.m // layout.GROUP) * layout.GROUP * size)
-        return {"x": x, "ldx": size, "experts": 0, "expert_bytes": 0, "group": layout.GROUP}
+        scratch = layout.native_scratch_bytes(K)
+        return {
+            "x": x, "ldx": size, "experts": 0, "expert_bytes": 0, "group": layout.GROUP,
+            "scratch": team.aligned(scratch * self.threads, np.uint8), "ld_scratch": scratch,
+        }  # fmt: skip
 
     def _slab_operands(self) -> dict[str, Any]:
         tile = self.level.tile

@@ -23,8 +23,9 @@ PIECE = 128  # tokens in one piece of the KV axis that decode attention splits o
 
 BLOCK = 32  # query tokens of one work item of prompt attention
 
-SUPER = 704  # bytes of 256 quantised activations of one row: i8, i32 sums, scales and sums
+SUPER = 640  # bytes of 256 quantised activations of one row: i8 in two orders, scales, sums
 GROUP = 4  # rows that native matmuls take side by side
+NATIVE_K = 256  # the shortest row that native matmuls of quantised types take
 
 SLAB = 48  # weight rows decoded at a time by the slab matmul
 AMX_ROWS = 256  # the same on AMX, at most,
@@ -33,8 +34,13 @@ AMX_TOKENS = 512  # and tokens whose sums are kept meanwhile
 
 
 def q8_row_bytes(k: int) -> int:
-    """Bytes of one quantised activation row for the native matmuls; see blocks for how rows lie side by side."""
+    """Bytes of one quantised activation row for the native matmuls; see native for what is in them."""
     return -(-k // 256) * SUPER
+
+
+def native_scratch_bytes(k: int) -> int:
+    """Per-thread scratch of a native matmul: two rows of u8, and a scale and min for each 16 of them."""
+    return -(-k // 256) * 2 * (256 + 8 * 16)
 
 
 def q8_tile_bytes(k: int, tile: int) -> int:

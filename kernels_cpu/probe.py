@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .blocks import AHEAD
+from .native import AHEAD
 from .simd import hsum, load, prefetch, set_i64, zeros
 
 _v = load("i32", 16)

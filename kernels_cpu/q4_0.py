@@ -1,9 +1,9 @@
 """Q4_0: 32 weights = half d, 16 bytes of nibbles (low nibbles first). w = d * (q - 8)."""
 
-from .blocks import dot32, rows32
+from .blocks import nibble_chunks, rows32, scales32
 from .simd import concat, inline, load
 
-BLOCK, BYTES, SUB, QMAX, HAS_MIN, SIGNED = 32, 18, 32, 15, False, False
+BLOCK, BYTES, SUB, QMAX, HAS_MIN, SIGNED, PAIRED = 32, 18, 32, 15, False, False, True
 OFFSET = 8
 
 _u8x16 = load("u8", 16)
@@ -17,4 +17,5 @@ def quants(p):
 
 
 row_u8 = rows32(BYTES, quants, HAS_MIN)
-dot = dot32(BYTES, quants, 3, HAS_MIN, SIGNED)
+chunks = nibble_chunks(BYTES, 2)
+scales256 = scales32(BYTES, HAS_MIN)

@@ -1,9 +1,9 @@
 """Q4_1: 32 weights = half d, half m, 16 bytes of nibbles (low nibbles first). w = d * q + m."""
 
-from .blocks import dot32, rows32
+from .blocks import nibble_chunks, rows32, scales32
 from .simd import concat, inline, load
 
-BLOCK, BYTES, SUB, QMAX, HAS_MIN, SIGNED = 32, 20, 32, 15, True, False
+BLOCK, BYTES, SUB, QMAX, HAS_MIN, SIGNED, PAIRED = 32, 20, 32, 15, True, False, True
 OFFSET = 0
 
 _u8x16 = load("u8", 16)
@@ -17,4 +17,5 @@ def quants(p):
 
 
 row_u8 = rows32(BYTES, quants, HAS_MIN)
-dot = dot32(BYTES, quants, -1, HAS_MIN, SIGNED)
+chunks = nibble_chunks(BYTES, 4)
+scales256 = scales32(BYTES, HAS_MIN)

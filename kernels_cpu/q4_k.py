@@ -3,12 +3,15 @@
 w = d * sc * q - dmin * mn for each 32; a chunk of 32 bytes holds two runs of 32 weights, low nibbles first.
 """
 
-from .blocks import dot256, full8, rows256, scales_6bit
-from .simd import concat, half_at, inline, load
+from .blocks import chunks256, rows256, scales_and_mins
+from .simd import concat, inline, load, shuffle
 
-BLOCK, BYTES, SUB, QMAX, OFFSET, HAS_MIN, SIGNED = 256, 144, 32, 15, 0, True, False
+BLOCK, BYTES, SUB, QMAX, OFFSET, HAS_MIN, SIGNED, PAIRED = 256, 144, 32, 15, 0, True, False, True
 
-_u8x32 = load("u8", 32)
+_u8x32, _u8x64 = load("u8", 32), load("u8", 64)
+_first_halves = shuffle(*[32 * c + i for c in range(4) for i in range(16)])
+_second_halves = shuffle(*[32 * c + 16 + i for c in range(4) for i in range(16)])
+scales256 = scales_and_mins
 
 
 @inline
@@ -19,11 +22,16 @@ def quants(p, j):
 
 
 @inline
-def scales(p):
-    """(d * sc, dmin * mn), f32 x 8."""
-    sc, mn = scales_6bit(p + 4)
-    return sc * full8(half_at(p)), mn * full8(half_at(p + 2))
+def nibbles(p):
+    """128 bytes at p -> (first, second) halves of their four runs of 32."""
+    a, b = _u8x64(p), _u8x64(p + 64)
+    return _first_halves(a, b), _second_halves(a, b)
 
 
-row_u8 = rows256(BYTES, SUB, quants, scales, HAS_MIN)
-dot = dot256(BYTES, SUB, quants, scales, -1, HAS_MIN)
+@inline
+def chunks(p):
+    first, second = nibbles(p + 16)
+    return first & 15, second & 15, first >> 4, second >> 4
+
+
+row_u8 = rows256(BYTES, SUB, chunks256(quants), scales256, HAS_MIN)

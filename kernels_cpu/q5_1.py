@@ -1,9 +1,9 @@
 """Q5_1: 32 weights = half d, half m, 32 fifth bits, 16 bytes of nibbles (low nibbles first). w = d * q + m."""
 
-from .blocks import dot32, rows32
+from .blocks import chunks32, rows32, scales32
 from .simd import bits, concat, inline, load
 
-BLOCK, BYTES, SUB, QMAX, HAS_MIN, SIGNED = 32, 24, 32, 31, True, False
+BLOCK, BYTES, SUB, QMAX, HAS_MIN, SIGNED, PAIRED = 32, 24, 32, 31, True, False, False
 OFFSET = 0
 
 _u8x16 = load("u8", 16)
@@ -18,4 +18,5 @@ def quants(p):
 
 
 row_u8 = rows32(BYTES, quants, HAS_MIN)
-dot = dot32(BYTES, quants, -1, HAS_MIN, SIGNED)
+chunks = chunks32(BYTES, quants)
+scales256 = scales32(BYTES, HAS_MIN)

@@ -4,10 +4,10 @@ VNNI multiplies u8 by s8 without saturating, so there the quants are shifted by 
 them, so elsewhere they stay signed.
 """
 
-from .blocks import dot32, rows32
+from .blocks import chunks32, rows32, scales32
 from .simd import VNNI256, inline, load
 
-BLOCK, BYTES, SUB, QMAX, HAS_MIN, SIGNED = 32, 34, 32, 255, False, not VNNI256
+BLOCK, BYTES, SUB, QMAX, HAS_MIN, SIGNED, PAIRED = 32, 34, 32, 255, False, not VNNI256, False
 OFFSET = 0 if SIGNED else 128
 
 _u8x32, _i8x32 = load("u8", 32), load("i8", 32)
@@ -22,4 +22,5 @@ def quants(p):
 
 
 row_u8 = rows32(BYTES, quants, HAS_MIN)
-dot = dot32(BYTES, quants, 7 if OFFSET else -1, HAS_MIN, SIGNED)
+chunks = chunks32(BYTES, quants)
+scales256 = scales32(BYTES, HAS_MIN)

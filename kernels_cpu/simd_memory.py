@@ -27,6 +27,26 @@ def load(el, n):
     return op
 
 
+@functools.cache
+def strided(el, n, stride):
+    """(address) -> Vec(el, n) of elements `stride` bytes apart."""
+
+    @intrinsic
+    def op(_t, p):
+        def gen(c, b, s, a):
+            ty = s.return_type.ll
+            v = ir.Constant(ty, ir.Undefined)
+            for i in range(n):
+                element = b.load(pointer(b, b.add(a[0], I64(i * stride)), ty.element))
+                element.align = 1
+                v = b.insert_element(v, element, I32(i))
+            return v
+
+        return Vec(el, n)(types.int64), gen
+
+    return op
+
+
 @intrinsic
 def store(_t, p, v):
     """store(address, vector), unaligned."""

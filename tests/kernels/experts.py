@@ -43,9 +43,11 @@ def expert_matmul(
     if path == "decode":
         q8 = np.zeros((slots, layout.q8_row_bytes(k)), np.uint8)
         run("act.quantise_rows", level, count=m, x=rows, ldx=4 * k, k=k, out=q8, group=1)
+        ld = layout.native_scratch_bytes(k)
         run_together(
-            f"gemv.decode[{name}]", level, threads, x=q8, ldx=q8.strides[0], experts=out["expert_of"], group=1, **common
-        )
+            f"gemv.decode[{name}]", level, threads, x=q8, ldx=q8.strides[0], experts=out["expert_of"], group=1,
+            scratch=aligned(threads * ld, np.uint8), ld_scratch=ld, **common
+        )  # fmt: skip
         return y
     ld = layout.slab_scratch_bytes(k, tile)
     slab = {"scratch": aligned(threads * ld, np.uint8), "ld_scratch": ld, "experts": experts,

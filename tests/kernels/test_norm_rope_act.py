@@ -175,35 +175,46 @@ def rows_to_quantise(m: int, k: int) -> Array:
     return x
 
 
-@pytest.mark.parametrize("k", [32, 96, 256, 416])
+def runs_of_256(k: int) -> tuple[list[int], Array]:
+    """First column of each 256 that native kernels take, and which of its runs of 32 are counted there."""
+    starts = list(range(0, k - 255, 256)) + ([k - 256] if k % 256 else [])
+    counted = np.ones((len(starts), 8), bool)
+    if k % 256:
+        counted[-1, : 8 - k % 256 // 32] = False
+    return starts, counted
+
+
+@pytest.mark.parametrize("k", [256, 288, 416, 512])
 @pytest.mark.parametrize(("m", "group", "wide"), [(1, 4, 1), (5, 4, 4), (5, 1, 1)])
 def test_quantise_rows(level: str, threads: int, k: int, m: int, group: int, wide: int) -> None:
-    """For each 256 of k and each group of rows: i8, negated sums of four, scales and sums; to the bit.
-
-    A single row stands alone, whatever the group.
-    """
+    """Each 256 of k, of a row alone (in both orders) or of a group side by side; to the bit. The last 256 overlap."""
     x = rows_to_quantise(5, k)[:m] if m > 1 else rows_to_quantise(5, k)[4:]
     q, d = quantised(x)
-    supers, groups = -(-k // 256), -(-m // wide)
-    out = np.full((groups, supers, 704 * wide), 0xEE, np.uint8)
+    starts, counted = runs_of_256(k)
+    out = np.full((-(-m // wide), len(starts), layout.SUPER * wide), 0xEE, np.uint8)
     run("act.quantise_rows", level, threads, count=count(m), x=x, ldx=x.strides[0], k=k, out=out, group=group)
-    chunks = out[..., : 256 * wide].reshape(groups, supers, 4, wide, 64).view(np.int8)
-    fours = out[..., 256 * wide : 512 * wide].reshape(groups, supers, 4, wide, 64).view(np.int32)
-    ds = out[..., 512 * wide : 576 * wide].reshape(groups, supers, wide, 64).view(np.float32)
-    apart = out[..., 640 * wide :].reshape(groups, supers, 2, wide, 32).view(np.float32)
-    s16 = out[..., 576 * wide : 640 * wide].reshape(groups, supers, wide, 64).view(np.float32)
+    floats = out[..., (512 if wide == 1 else 256 * wide) :].copy().view(np.float32)
     for r in range(m):
         g, t = divmod(r, wide)
-        sums = q[r].astype(np.int32)
-        np.testing.assert_array_equal(chunks[g, :, :, t].reshape(-1)[:k], q[r])
-        np.testing.assert_array_equal(fours[g, :, :, t].reshape(-1)[: k // 4], -sums.reshape(-1, 4).sum(axis=1))
-        pairs = ds[g, :, t].reshape(-1, 2)[: k // 32]
-        np.testing.assert_array_equal(pairs[:, 0], d[r])
-        np.testing.assert_array_equal(pairs[:, 1], d[r] * sums.reshape(-1, 32).sum(axis=1).astype(np.float32))
-        np.testing.assert_array_equal(apart[g, :, 0, t].reshape(-1)[: k // 32], pairs[:, 0])
-        np.testing.assert_array_equal(apart[g, :, 1, t].reshape(-1)[: k // 32], pairs[:, 1])
-        expected = np.repeat(d[r], 2) * sums.reshape(-1, 16).sum(axis=1).astype(np.float32)
-        np.testing.assert_array_equal(s16[g, :, t].reshape(-1)[: k // 16], expected)
+        for s, start in enumerate(starts):
+            runs = q[r, start : start + 256].reshape(8, 2, 16)
+            scales = d[r, start // 32 : start // 32 + 8] * counted[s]
+            halves = runs.astype(np.int32).sum(axis=2).astype(np.float32)
+            sums32, sums16 = scales * halves.sum(axis=1), (scales[:, None] * halves).reshape(-1)
+            codes, f = out[g, s].view(np.int8), floats[g, s]
+            if wide == 1:
+                np.testing.assert_array_equal(codes[:256], runs.reshape(-1))
+                paired = runs.reshape(4, 2, 2, 16).transpose(1, 2, 0, 3)  # odd or even, half, run // 2
+                np.testing.assert_array_equal(codes[256:512], paired.reshape(-1))
+                got = f[:8], f[8:16], f[16:32]
+            else:
+                np.testing.assert_array_equal(codes[:1024].reshape(8, 2, wide, 16)[:, :, t], runs)
+                lanes = f[: 32 * wide].reshape(8, wide, 4)[:, t]
+                assert (lanes == lanes[:, :1]).all()
+                sums = f[32 * wide : 40 * wide].reshape(wide, 8)[t], f[40 * wide : 56 * wide].reshape(wide, 16)[t]
+                got = lanes[:, 0], *sums
+            for part, expected in zip(got, (scales, sums32, sums16), strict=True):
+                np.testing.assert_array_equal(part, expected)
 
 
 @pytest.mark.parametrize("k", [32, 96, 256])
