@@ -1,0 +1,143 @@
+"""The core of the builder: tensors of the file, matmuls, and the ops and buffers they become.
+
+A builder is made per phase. In the "prompt" phase matmuls are slab matmuls over tiles of tokens; in the "decode" phase
+they read native blocks, one dot per row and token. In exact precision both phases use the f32 slab matmul.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .config import Config
+from .formats.gguf import TensorInfo
+from .kernels_cpu import layout
+from .kernels_cpu.dense_types import BLOCKS, FLOAT_TYPES, INTEGER_TYPES
+from .kernels_cpu.isa import Level
+from .plan import Buffer, Count, Op, Plan, Special, Value, View, Weight
+
+BATCH, CURSOR, SEGMENTS = Special("batch"), Special("cursor"), Special("segments")
+PLAIN_INTEGERS = ("I8", "I16", "I32", "I64")
+PACK = {"q8 rows": "act.quantise_rows", "q8": "act.quantise_tiles", "f32": "act.pack_tiles", "bf16": "act.pack_pairs"}
+
+
+class Emitter:
+    """Emits the operations of one phase into `plan`. `layer` is the block being built, -1 outside of blocks."""
+
+    def __init__(self, config: Config, phase: str, precision: str, level: Level, kv_type: str, n_ctx: int) -> None:
+        self.c, self.gguf, self.phase, self.level, self.n_ctx = config, config.gguf, phase, level, n_ctx
+        self.exact = precision == "exact"
+        self.kv_type = "f32" if self.exact else kv_type
+        self.plan = Plan(phase, config.n_expert, config.n_expert_used)
+        self.layer = -1
+        self._prepared: dict[tuple[Buffer, int, str], tuple[int, Buffer]] = {}
+
+    # ---- tensors ----
+
+    def has(self, name: str) -> bool:
+        return name in self.gguf.tensors
+
+    def tensor(self, name: str, *shape: int) -> TensorInfo:
+        """The tensor `name` of exactly `shape` (GGUF order), or FormatError."""
+        info = self.gguf.tensors.get(name)
+        if info is None:
+            raise self.gguf.error(f"tensor {name}", f"is missing; {self.c.arch} models have it")
+        if tuple(info.shape) != shape:
+            raise self.gguf.error(f"tensor {name}", f"has shape {tuple(info.shape)}, must be {shape}")
+        if info.type.name not in BLOCKS or info.type.name in PLAIN_INTEGERS:
+            raise self.gguf.error(f"tensor {name}", f"has type {info.type.name}, which weights cannot have")
+        self.plan.used.add(name)
+        return info
+
+    def vector(self, name: str, n: int) -> Weight:
+        """The F32 tensor `name` of n values."""
+        info = self.tensor(name, n)
+        if info.type.name != "F32":
+            raise self.gguf.error(f"tensor {name}", f"is {info.type.name}, norms and biases must be F32")
+        return Weight(name)
+
+    # ---- matmul, and activations in the form it wants ----
+
+    def matmul(self, x: View, name: str, n: int, *, add_to: View | None = None, bias: bool = True) -> View:
+        """x @ W^T with W (n, x.n) = tensor `name`, plus its bias where the file has one; added to `add_to` if given."""
+        self.tensor(name, x.n, n)
+        y = add_to or self._new(name.split(".")[-2], n, x.rows)
+        self._matmul(x, name, n, y, accumulate=add_to is not None)
+        bias_name = name.removesuffix("weight") + "bias"
+        if bias and self.has(bias_name):
+            vector = self.vector(bias_name, n)
+            self._op("act.add_bias", [y], [y], y.rows, bias_name, count=Count(y.rows), bias=vector, y=y, ld=y.ld, n=n)
+        return y
+
+    def _native(self, kind: str, k: int) -> bool:
+        """Whether rows of k weights of this type are multiplied in native blocks."""
+        integers = kind in INTEGER_TYPES and k >= layout.NATIVE_K
+        return self.phase == "decode" and not self.exact and (integers or kind in FLOAT_TYPES)
+
+    def _matmul(self, x: View, name: str, n: int, y: View | Special, *, accumulate: bool = False,
+                experts: int = 0) -> Op:  # fmt: skip
+        info, k = self.gguf.tensors[name], x.n
+        kind = info.type.name
+        fields: dict[str, Value] = {
+            "count": Count(x.rows), "w": Weight(name), "n": n, "k": k, "y": y, "accumulate": int(accumulate),
+            "ldy": y.ld if isinstance(y, View) else 4 * n, "cursor": CURSOR,
+            "expert_bytes": info.nbytes // experts if experts else 0,
+        }  # fmt: skip
+        if self._native(kind, k):
+            source = x.buffer if kind in FLOAT_TYPES else self._pack(x, "q8 rows", layout.q8_row_bytes(k), 1)
+            kernel = "gemv.dense" if kind in FLOAT_TYPES else "gemv.decode"
+            fields |= {"x": x if kind in FLOAT_TYPES else source, "ldx": source.row_bytes}
+            fields["experts"] = Special("expert_of") if experts else 0
+            if kind not in FLOAT_TYPES:
+                fields["group"] = 1 if experts else layout.GROUP
+                fields |= self._scratch(layout.native_scratch_bytes(k))
+        else:
+            form = self._tile_form(kind, k)
+            size = {"q8": layout.q8_tile_bytes, "f32": layout.f32_tile_bytes, "bf16": layout.bf16_tile_bytes}[form]
+            source = self._pack(x, form, size(k, self.level.tile), self.level.tile)
+            kernel = {"q8": "gemm.prompt", "f32": "gemm.exact", "bf16": "amx.prompt"}[form]
+            fields |= {"x": source, "experts": experts or 1, "segments": SEGMENTS if experts else 0}
+            fields |= self._scratch(layout.slab_scratch_bytes(k, self.level.tile))
+            if form == "bf16":
+                fields["config"] = Special("amx_config")
+        writes = [y] if isinstance(y, View) else []
+        op = self._op(f"{kernel}[{kind}]", [source, *(writes if accumulate else [])], writes, "", name, **fields)
+        op.weight_bytes = info.nbytes
+        return op
+
+    def _tile_form(self, kind: str, k: int) -> str:
+        """What a slab matmul multiplies: f32 in exact mode, bf16 on AMX, 8-bit integers for types that have them."""
+        if not self.exact and self.phase == "prompt" and self.level.bf16_tiles and k % 32 == 0:
+            return "bf16"
+        return "q8" if kind in INTEGER_TYPES and not self.exact else "f32"
+
+    def _pack(self, x: View, form: str, row_bytes: int, per: int) -> Buffer:
+        """x in the form of a matmul's operand; made once for all matmuls of the same rows."""
+        version, found = self._prepared.get((x.buffer, x.start, form), (-1, None))
+        if found is not None and version == x.buffer.version:
+            return found
+        y = Buffer(form, row_bytes, x.rows, per)
+        fields: dict[str, Value] = {"count": Count(x.rows), "x": x, "ldx": x.ld, "k": x.n, "out": y}
+        if form == "q8 rows":
+            fields["group"] = 1 if x.rows == "slots" else layout.GROUP
+        self._op(PACK[form], [x], [y], x.rows, form, **fields)
+        self._prepared[x.buffer, x.start, form] = x.buffer.version, y
+        return y
+
+    # ---- bookkeeping ----
+
+    def _new(self, name: str, n: int, rows: str = "tokens") -> View:
+        return View(Buffer(name, 4 * n, rows), 0, n)
+
+    def _scratch(self, size: int) -> dict[str, Value]:
+        """Scratch fields of a kernel that needs `size` bytes per thread."""
+        self.plan.scratch = max(self.plan.scratch, (size + 63) // 64 * 64)
+        return {"scratch": Special("scratch"), "ld_scratch": Special("ld_scratch")}
+
+    def _op(self, kernel: str, reads: Sequence[View | Buffer], writes: Sequence[View | Buffer], rows: str,
+             label: str, **fields: Value) -> Op:  # fmt: skip
+        read, written = ([b.buffer if isinstance(b, View) else b for b in side] for side in (reads, writes))
+        for buffer in written:
+            buffer.version += 1
+        op = Op(kernel, fields, read, written, rows, label, self.layer)
+        self.plan.ops.append(op)
+        return op
