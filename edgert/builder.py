@@ -19,14 +19,19 @@ __all__ = ["Builder", "attention_scale", "check_all_used", "unscaled"]
 class Builder(AttentionOps, ExpertOps):
     """Emits the operations of one phase into `plan`. `layer` is the block being built, -1 outside of blocks."""
 
-    def head(self, x: View, norm: str, *, scale: float = 1.0, cap: float = 0.0) -> None:
+    def head(self, x: View, norm: str, *, scale: float = 1.0, cap: float = 0.0, layernorm: bool = False) -> None:
         """Final norm and logits of the rows that want them: output.weight, or the embeddings when tied."""
-        c = self.c
+        c, logits = self.c, Special("logits")
         rows = self._new("out", c.n_embd, "out")
         self._op("act.gather_rows", [x], [rows], "out", "rows", batch=BATCH, x=x, ldx=x.ld, y=rows, n=c.n_embd)
         name = "output.weight" if self.has("output.weight") else "token_embd.weight"
         self.tensor(name, c.n_embd, c.n_vocab)
-        self._matmul(self.rmsnorm(rows, norm), name, c.n_vocab, Special("logits")).state = True
+        h = self.layernorm(rows, norm) if layernorm else self.rmsnorm(rows, norm)
+        self._matmul(h, name, c.n_vocab, logits).state = True
+        if self.has("output.bias"):
+            bias = self.vector("output.bias", c.n_vocab)
+            self._op("act.add_bias", [], [], "", "output.bias", count=Count("out"), bias=bias, y=logits,
+                     ld=4 * c.n_vocab, n=c.n_vocab).state = True  # fmt: skip
         if scale != 1 or cap:
             self._op("act.head_scale", [], [], "", "logits", count=Count("out"), batch=BATCH, n=c.n_vocab, factor=scale,
                      cap=cap).state = True  # fmt: skip

@@ -22,6 +22,7 @@ class RopeScaling:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     extrapolation: float = 1.0
+    log_multiplier: float = 0.0  # YaRN's "mscale_all_dim"
 
 
 class Config:
@@ -43,9 +44,6 @@ class Config:
         self.d_v = self.integer("attention.value_length", default, at_least=1, at_most=1 << 14)
         if self.d_k % 2 or self.d_v % 16:
             raise self.error("attention.value_length", f"{self.d_k} and {self.d_v} are not multiples of 2 and 16")
-        self.eps = self.real("attention.layer_norm_rms_epsilon")
-        if self.eps < 0:
-            raise self.error("attention.layer_norm_rms_epsilon", f"{self.eps} is negative")
         self.n_rot = self.integer("rope.dimension_count", self.d_k, at_least=0, at_most=1 << 14)
         if self.n_rot > self.d_k or self.n_rot % 2:
             raise self.error("rope.dimension_count", f"{self.n_rot} is odd or larger than the head's {self.d_k}")
@@ -88,7 +86,10 @@ class Config:
             beta_fast=self.real("rope.scaling.yarn_beta_fast", 32.0),
             beta_slow=self.real("rope.scaling.yarn_beta_slow", 1.0),
             extrapolation=self.real("rope.scaling.yarn_ext_factor", 1.0),
+            log_multiplier=self.real("rope.scaling.yarn_log_multiplier", 0.0),
         )
+        if self.real("rope.scaling.yarn_attn_factor", 1.0) != 1:
+            raise self.error("rope.scaling.yarn_attn_factor", "is not supported; only 1 is")
         if not 0 < scaling.beta_slow < scaling.beta_fast:
             raise self.error("rope.scaling.yarn_beta_slow", f"{scaling.beta_slow} is not below {scaling.beta_fast}")
         return scaling
@@ -96,15 +97,22 @@ class Config:
     def n_ff(self) -> int:
         return self.integer("feed_forward_length", at_least=1, at_most=1 << 24)
 
+    def eps(self, key: str) -> float:
+        """`layer_norm_rms_epsilon` or `layer_norm_epsilon`, which the architecture's norms need."""
+        eps = self.real(f"attention.{key}")
+        if eps < 0:
+            raise self.error(f"attention.{key}", f"{eps} is negative")
+        return eps
+
     def integer(self, key: str, default: int | None = None, *, at_least: int = 0, at_most: int = 2**31 - 1) -> int:
         return self.meta.get_int(f"{self.arch}.{key}", default, at_least=at_least, at_most=at_most)
 
     def real(self, key: str, default: float | None = None) -> float:
         return self.meta.get_float(f"{self.arch}.{key}", default)
 
-    def factor(self, key: str) -> float:
-        """A number that something is multiplied with or divided by; absent or 0 means 1, as in llama.cpp."""
-        return self.real(key, 1.0) or 1.0
+    def factor(self, key: str, default: float = 1.0) -> float:
+        """A number that something is multiplied with or divided by; 0 means 1, as in llama.cpp."""
+        return self.real(key, default) or 1.0
 
     def text(self, key: str, default: str | None = None) -> str:
         return self.meta.get_str(f"{self.arch}.{key}", default)

@@ -16,6 +16,7 @@ from .kernels_cpu.isa import Level
 from .plan import Buffer, Count, Op, Plan, Special, Value, View, Weight
 
 BATCH, CURSOR, SEGMENTS = Special("batch"), Special("cursor"), Special("segments")
+EXPERT_OF = Special("expert_of")
 PLAIN_INTEGERS = ("I8", "I16", "I32", "I64")
 PACK = {"q8 rows": "act.quantise_rows", "q8": "act.quantise_tiles", "f32": "act.pack_tiles", "bf16": "act.pack_pairs"}
 
@@ -57,16 +58,28 @@ class Emitter:
 
     # ---- matmul, and activations in the form it wants ----
 
-    def matmul(self, x: View, name: str, n: int, *, add_to: View | None = None, bias: bool = True) -> View:
+    def matmul(self, x: View, name: str, n: int, *, add_to: View | None = None, out: View | None = None) -> View:
         """x @ W^T with W (n, x.n) = tensor `name`, plus its bias where the file has one; added to `add_to` if given."""
         self.tensor(name, x.n, n)
-        y = add_to or self._new(name.split(".")[-2], n, x.rows)
+        y = add_to or out or self._new(name.split(".")[-2], n, x.rows)
         self._matmul(x, name, n, y, accumulate=add_to is not None)
-        bias_name = name.removesuffix("weight") + "bias"
-        if bias and self.has(bias_name):
-            vector = self.vector(bias_name, n)
-            self._op("act.add_bias", [y], [y], y.rows, bias_name, count=Count(y.rows), bias=vector, y=y, ld=y.ld, n=n)
+        self.add_bias(y, bias_of(name))
         return y
+
+    def matmul_heads(self, x: View, name: str, n: int, heads: int, k: int) -> View:
+        """The first k of each of `heads` parts of x by a matrix of its own: tensor `name` (k, n, heads)."""
+        self.tensor(name, k, n, heads)
+        y = self._new(name.split(".")[-2], n * heads, x.rows)
+        for h in range(heads):
+            part = x.columns(x.n // heads * h, k)
+            self._matmul(part, name, n, y.columns(n * h, n), part_of=(h, heads))
+        return y
+
+    def add_bias(self, y: View, name: str) -> None:
+        """y += the vector `name`, if the file has it."""
+        if self.has(name):
+            self._op("act.add_bias", [y], [y], y.rows, name, count=Count(y.rows), bias=self.vector(name, y.n), y=y,
+                     ld=y.ld, n=y.n)  # fmt: skip
 
     def _native(self, kind: str, k: int) -> bool:
         """Whether rows of k weights of this type are multiplied in native blocks."""
@@ -74,19 +87,19 @@ class Emitter:
         return self.phase == "decode" and not self.exact and (integers or kind in FLOAT_TYPES)
 
     def _matmul(self, x: View, name: str, n: int, y: View | Special, *, accumulate: bool = False,
-                experts: int = 0) -> Op:  # fmt: skip
-        info, k = self.gguf.tensors[name], x.n
+                experts: int = 0, part_of: tuple[int, int] = (0, 1)) -> Op:  # fmt: skip
+        info, k, (part, parts) = self.gguf.tensors[name], x.n, part_of
         kind = info.type.name
         fields: dict[str, Value] = {
-            "count": Count(x.rows), "w": Weight(name), "n": n, "k": k, "y": y, "accumulate": int(accumulate),
-            "ldy": y.ld if isinstance(y, View) else 4 * n, "cursor": CURSOR,
+            "count": Count(x.rows), "w": Weight(name, info.nbytes // parts * part), "n": n, "k": k, "y": y,
+            "accumulate": int(accumulate), "ldy": y.ld if isinstance(y, View) else 4 * n, "cursor": CURSOR,
             "expert_bytes": info.nbytes // experts if experts else 0,
         }  # fmt: skip
         if self._native(kind, k):
             source = x.buffer if kind in FLOAT_TYPES else self._pack(x, "q8 rows", layout.q8_row_bytes(k), 1)
             kernel = "gemv.dense" if kind in FLOAT_TYPES else "gemv.decode"
             fields |= {"x": x if kind in FLOAT_TYPES else source, "ldx": source.row_bytes}
-            fields["experts"] = Special("expert_of") if experts else 0
+            fields["experts"] = EXPERT_OF if experts else 0
             if kind not in FLOAT_TYPES:
                 fields["group"] = 1 if experts else layout.GROUP
                 fields |= self._scratch(layout.native_scratch_bytes(k))
@@ -101,7 +114,7 @@ class Emitter:
                 fields["config"] = Special("amx_config")
         writes = [y] if isinstance(y, View) else []
         op = self._op(f"{kernel}[{kind}]", [source, *(writes if accumulate else [])], writes, "", name, **fields)
-        op.weight_bytes = info.nbytes
+        op.weight_bytes = info.nbytes // parts
         return op
 
     def _tile_form(self, kind: str, k: int) -> str:
@@ -141,3 +154,8 @@ class Emitter:
         op = Op(kernel, fields, read, written, rows, label, self.layer)
         self.plan.ops.append(op)
         return op
+
+
+def bias_of(name: str) -> str:
+    """The name of the bias that belongs to a weight."""
+    return name.removesuffix("weight") + "bias"

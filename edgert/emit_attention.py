@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
+import numpy.typing as npt
+
 from .config import Config, RopeScaling
-from .emit import BATCH, CURSOR, Emitter
+from .emit import BATCH, CURSOR
+from .emit_rows import RowOps
 from .kernels_cpu import layout
 from .plan import Buffer, CacheLayer, Rope, Special, Value, View
 
 
-class AttentionOps(Emitter):
+class AttentionOps(RowOps):
     """What attention layers are made of."""
 
     def rope_table(self, *, base: float | None = None, scaling: RopeScaling | None = None) -> int:
@@ -30,40 +34,94 @@ class AttentionOps(Emitter):
         self.plan.ropes.append(Rope(c.n_rot, base or c.rope_base, scaling, factors))
         return len(self.plan.ropes) - 1
 
-    def rope(self, x: View, heads: int, index: int, *, neox: bool) -> None:
-        """Rotate each of `heads` parts of the rows in place by table `index`. neox: pairs are (i, i + n_rot / 2)."""
+    def rope(self, x: View, heads: int, index: int, *, neox: bool, step: int = 0) -> None:
+        """Rotate each of `heads` parts of the rows in place by table `index`. neox: pairs are (i, i + n_rot / 2).
+
+        step: values from head to head, where that is not x.n / heads.
+        """
         table = self.plan.ropes[index]
         if table.n_rot:
             self._op("rope.neox" if neox else "rope.norm", [x], [x], x.rows, "rope", batch=BATCH, x=x, ldx=x.ld,
-                     heads=heads, d=x.n // heads, n_rot=table.n_rot, table=Special("rope", index))  # fmt: skip
+                     heads=heads, d=step or x.n // heads, n_rot=table.n_rot, table=Special("rope", index))  # fmt: skip
 
-    def attention(self, q: View, k: View, v: View, *, scale: float, window: int = 0, cap: float = 0.0) -> View:
-        """Write k and v to the cache, attend with q: (rows, n_head * d_v). Each call is a cache layer of its own."""
-        c, kv, index = self.c, self.kv_type, len(self.plan.cache)
-        self.plan.cache.append(CacheLayer(c.n_head_kv, c.d_k, c.d_v))
+    def qkv(self, h: View, *, clamp: float = 0.0) -> tuple[View, View, View]:
+        """Queries, keys and values of this block, from one tensor or three, with biases where the file has them."""
+        c, p = self.c, f"blk.{self.layer}."
+        sizes = c.n_head * c.d_k, c.n_head_kv * c.d_k, c.n_head_kv * c.d_v
+        if self.has(p + "attn_qkv.weight"):
+            both = self.matmul(h, p + "attn_qkv.weight", sum(sizes))
+            self.clamp(both, clamp)
+            q, k, v = (both.columns(sum(sizes[:i]), n) for i, n in enumerate(sizes))
+        else:
+            q, k, v = (self.matmul(h, f"{p}attn_{x}.weight", n) for x, n in zip("qkv", sizes, strict=True))
+            for x in (q, k, v):
+                self.clamp(x, clamp)
+        return q, k, v
+
+    def attention(self, q: View, k: View, v: View, *, scale: float, window: int = 0, cap: float = 0.0,
+                  alibi: float = 0.0, sinks: str = "") -> View:  # fmt: skip
+        """Write k and v to the cache, attend with q: (rows, n_head * d_v). Each call is a cache layer of its own.
+
+        Sizes of heads follow from the views: q has n_head of them, k and v as many as fit. alibi: the largest bias.
+        sinks: a tensor of scores, one a head, that take part in the softmax without a value.
+        """
+        kv, index, n_head = self.kv_type, len(self.plan.cache), self.c.n_head
+        d_k = q.n // n_head
+        n_kv = k.n // d_k
+        d_v = v.n // n_kv
+        if d_k % 2 or d_v % 16:
+            raise self.c.error("attention.value_length", f"{d_k} and {d_v} are not multiples of 2 and 16")
+        self.plan.cache.append(CacheLayer(n_kv, d_k, d_v))
         cache: dict[str, Value] = {
             "batch": BATCH, "cache": Special("cache", index), "page_bytes": Special("page_bytes", index),
-            "d_k": c.d_k, "d_v": c.d_v,
+            "d_k": d_k, "d_v": d_v,
         }  # fmt: skip
-        self._op(f"kv.write[{kv}]", [k, v], [], k.rows, "kv", k=k, v=v, ldk=k.ld, ldv=v.ld, heads=c.n_head_kv,
+        self._op(f"kv.write[{kv}]", [k, v], [], k.rows, "kv", k=k, v=v, ldk=k.ld, ldv=v.ld, heads=n_kv,
                  **cache).state = True  # fmt: skip
-        y = self._new("attn", c.n_head * c.d_v)
+        y = self._new("attn", n_head * d_v)
         attend: dict[str, Value] = {
-            **cache, "q": q, "ldq": q.ld, "heads": c.n_head, "kv_heads": c.n_head_kv, "window": window,
-            "cursor": CURSOR, "scale": scale, "cap": cap,
+            **cache, "q": q, "ldq": q.ld, "heads": n_head, "kv_heads": n_kv, "window": window,
+            "cursor": CURSOR, "scale": scale, "cap": cap, "alibi": self._slopes(alibi),
         }  # fmt: skip
+        sink: Value = self.vector(sinks, n_head) if sinks else 0
         if self.phase == "prompt":
-            attend |= self._scratch(layout.attention_scratch_bytes(c.d_k, c.d_v, c.n_head // c.n_head_kv))
-            self._op(f"attn.prompt[{kv}]", [q], [y], "", "attention", y=y, ldy=y.ld, **attend).state = True
+            attend |= self._scratch(layout.attention_scratch_bytes(d_k, d_v, n_head // n_kv))
+            self._op(f"attn.prompt[{kv}]", [q], [y], "", "attention", y=y, ldy=y.ld, sinks=sink, **attend).state = True
             return y
         pieces = (min(window, self.n_ctx) if window else self.n_ctx) // layout.PIECE + 2
-        partial = Buffer("pieces", 4 * pieces * c.n_head * (c.d_v + 2))
+        partial = Buffer("pieces", 4 * pieces * n_head * (d_v + 2))
         parts: dict[str, Value] = {"partial": partial, "ld_partial": partial.row_bytes}
         attend |= self._scratch(layout.decode_scratch_bytes())
         self._op(f"attn.decode[{kv}]", [q], [partial], "", "attention", **parts, **attend).state = True
-        self._op("attn.merge", [partial], [y], y.rows, "attention", batch=BATCH, heads=c.n_head, d_v=c.d_v,
-                 window=window, y=y, ldy=y.ld, **parts)  # fmt: skip
+        self._op("attn.merge", [partial], [y], y.rows, "attention", batch=BATCH, heads=n_head, d_v=d_v,
+                 window=window, sinks=sink, y=y, ldy=y.ld, **parts)  # fmt: skip
         return y
+
+    def _slopes(self, largest: float) -> Value:
+        """ALiBi's slopes of all heads (Press et al. 2021), a geometric series; 0 where there is no bias."""
+        if largest <= 0:
+            return 0
+        heads = np.arange(self.c.n_head)
+        n = 1 << (self.c.n_head.bit_length() - 1)  # heads beyond a power of two lie between the others
+        powers = np.where(heads < n, (heads + 1) / n, (2 * (heads - n) + 1) / (2 * n))
+        return self._constant(2.0 ** (-largest * powers))
+
+    def scale_by_position(self, x: View, length: int, factor: float) -> None:
+        """x *= 1 + factor * ln(1 + floor(position / length)) (Llama 4's temperature for long contexts)."""
+        if factor == 0 or self.n_ctx <= length:
+            return
+        table = 1 + factor * np.log1p(np.arange(self.n_ctx) // length)
+        self._op("rows.scale_at", [x], [x], x.rows, "temperature", batch=BATCH, table=self._constant(table), y=x,
+                 ldy=x.ld, n=x.n)  # fmt: skip
+
+    def _constant(self, values: npt.NDArray[np.float64]) -> Special:
+        """A table of float32 that kernels can read."""
+        table = values.astype(np.float32)
+        for i, known in enumerate(self.plan.constants):
+            if np.array_equal(known, table):
+                return Special("constant", i)
+        self.plan.constants.append(table)
+        return Special("constant", len(self.plan.constants) - 1)
 
 
 def attention_scale(c: Config) -> float:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from .emit import SEGMENTS
+from .emit import EXPERT_OF, SEGMENTS, bias_of
 from .emit_rows import RowOps
-from .plan import Buffer, Count, Special, View
+from .plan import Buffer, Count, Special, View, Weight
+
+SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN = 1, 2, 3  # gating, as GGUF numbers it
 
 
 class ExpertOps(RowOps):
     """What layers of experts are made of."""
 
-    def moe(self, x: View, n_ff: int, unit: str, *, normalise: bool, scale: float = 1.0) -> View:
-        """Mixture of experts of this block: softmax router, `expert_used_count` experts a token (Shazeer et al.)."""
+    def moe(self, x: View, n_ff: int, unit: str, *, normalise: bool, scale: float = 1.0, gating: int = SOFTMAX) -> View:
+        """Mixture of experts of this block: `expert_used_count` experts a token (Shazeer et al. 2017).
+
+        normalise: weights of a token sum to 1. gating: how GGUF numbers what makes weights of the router's logits.
+        """
         c, p, tokens = self.c, f"blk.{self.layer}.", Count("tokens")
-        logits = self.matmul(x, p + "ffn_gate_inp.weight", c.n_expert, bias=False)
         ids, weights, slot_of = (Buffer(n, 4 * c.n_expert_used) for n in ("experts", "weights", "slot_of"))
-        self._op("moe.route", [logits], [ids, weights, logits], x.rows, "route", count=tokens, logits=logits, ids=ids,
-                 weights=weights, experts=c.n_expert, used=c.n_expert_used, normalise=int(normalise),
-                 factor=scale)  # fmt: skip
+        self._route(x, p, ids, weights, normalise, scale, gating)
         tables = Buffer("slot_tables", 0)
         self._op("moe.group", [ids], [tables, slot_of], "", "group", count=tokens, ids=ids, slot_of=slot_of,
                  used=c.n_expert_used, experts=c.n_expert, align=self._slot_align(p), slots=Count("slots"),
-                 segments=SEGMENTS, source=Special("source"), expert_of=Special("expert_of"))  # fmt: skip
+                 segments=SEGMENTS, source=Special("source"), expert_of=EXPERT_OF)  # fmt: skip
         pairs = self._new("pairs", x.n, "slots")
         self._op("moe.gather", [x, tables], [pairs], "slots", "gather", count=Count("slots"), source=Special("source"),
                  x=x, ldx=x.ld, y=pairs, ldy=pairs.ld, n=x.n)  # fmt: skip
@@ -38,13 +40,49 @@ class ExpertOps(RowOps):
                  accumulate=0)  # fmt: skip
         return y
 
+    def shared_expert(self, x: View, y: View, n_ff: int) -> None:
+        """y += the expert that all tokens go through, behind a gate where the file has one."""
+        p = f"blk.{self.layer}."
+        hidden = self.ffn(x, "silu", n_ff=n_ff, suffix="_shexp")
+        gate = p + "ffn_gate_inp_shexp.weight"
+        if not self.has(gate):
+            self.residual(y, hidden, p + "ffn_down_shexp.weight")
+            return
+        out = self.matmul(hidden, p + "ffn_down_shexp.weight", y.n)
+        self._op("rows.gate", [x, out], [out], out.rows, gate, count=Count(out.rows), x=x, ldx=x.ld,
+                 w=self.vector(gate, x.n), k=x.n, y=out, ldy=out.ld, n=out.n)  # fmt: skip
+        self.add(out, y)
+
+    def _route(self, x: View, p: str, ids: Buffer, weights: Buffer, normalise: bool, scale: float, gating: int) -> None:
+        c = self.c
+        if gating not in (SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN):
+            raise c.error("expert_gating_func", f"{gating} is not supported; known: 1 softmax, 2 sigmoid, 3 of chosen")
+        groups = c.integer("expert_group_count", 0) or 1
+        used = c.integer("expert_group_used_count", 0) or groups
+        if c.n_expert % groups or used > groups or (used < groups and c.n_expert_used > c.n_expert // groups * used):
+            raise c.error("expert_group_count", f"{used} of {groups} groups do not fit {c.n_expert} experts")
+        if used < groups and c.n_expert // groups < 2:
+            raise c.error("expert_group_count", f"{groups} groups of {c.n_expert} experts have only one each")
+        logits = View(Buffer("router", 8 * c.n_expert), 0, c.n_expert)  # the kernel works in the second half
+        self.matmul(x, p + "ffn_gate_inp.weight", c.n_expert, out=logits)
+        bias = p + "exp_probs_b.bias"
+        self._op("moe.route", [logits], [ids, weights, logits], x.rows, "route", count=Count(x.rows), logits=logits,
+                 ldl=logits.ld, experts=c.n_expert, used=c.n_expert_used, groups=groups, groups_used=used,
+                 bias=self.vector(bias, c.n_expert) if self.has(bias) else 0, gating=gating, ids=ids, weights=weights,
+                 normalise=int(normalise), factor=scale)  # fmt: skip
+
     def _slot_align(self, p: str) -> int:
         """Slots of one expert start on a tile where a slab matmul reads them, anywhere for native ones."""
-        experts = [info for name, info in self.gguf.tensors.items() if name.startswith(p) and "_exps." in name]
-        return 1 if all(self._native(i.type.name, i.shape[0]) for i in experts) else self.level.tile
+        experts = (t for n, t in self.gguf.tensors.items() if n.startswith(p) and n.endswith("_exps.weight"))
+        return 1 if all(self._native(t.type.name, t.shape[0]) for t in experts) else self.level.tile
 
     def _expert(self, x: View, name: str, n: int) -> View:
         self.tensor(name, x.n, n, self.c.n_expert)
         y = self._new(name.split(".")[-2], n, "slots")
         self._matmul(x, name, n, y, experts=self.c.n_expert)
+        bias = bias_of(name)
+        if self.has(bias):
+            self.tensor(bias, n, self.c.n_expert)
+            self._op("moe.add_bias", [y], [y], "slots", bias, count=Count("slots"), bias=Weight(bias),
+                     expert_of=EXPERT_OF, y=y, ld=y.ld, n=n)  # fmt: skip
         return y

@@ -322,7 +322,7 @@ class Model:
         total = 0
         for op in plan.ops:
             if op.weight_bytes:
-                n = math.prod(tensors[op.label].shape)
+                n = math.prod(tensors[op.label].shape) * op.weight_bytes // tensors[op.label].nbytes
                 total += 2 * n * plan.experts_used // plan.experts if "_exps." in op.label else 2 * n
         heads = self._runtime.config.n_head
         return total + sum(2 * depth * heads * (layer.d_k + layer.d_v) for layer in plan.cache)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from .config import RopeScaling
 
 
@@ -41,9 +44,10 @@ class View:
 
 @dataclass(frozen=True)
 class Weight:
-    """Address of a tensor in the mapped file."""
+    """Address of a tensor in the mapped file, or `offset` bytes into it."""
 
     name: str
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -108,5 +112,6 @@ class Plan:
     ops: list[Op] = field(default_factory=list)
     cache: list[CacheLayer] = field(default_factory=list)
     ropes: list[Rope] = field(default_factory=list)
+    constants: list[npt.NDArray[np.float32]] = field(default_factory=list)  # Special("constant", index)
     used: set[str] = field(default_factory=set)  # tensors
     scratch: int = 64  # bytes per thread

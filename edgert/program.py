@@ -161,7 +161,7 @@ class Program:
         if isinstance(value, Buffer):
             return self._base + self._places[id(value)][0]
         if isinstance(value, Weight):
-            return self._gguf.address(value.name)
+            return self._gguf.address(value.name) + value.offset
         if isinstance(value, Count):
             return self._counts[value.of]
         if value.kind == "cursor":

@@ -36,7 +36,8 @@ def inverse_frequencies(n_rot: int, base: float, scaling: RopeScaling, factors: 
     ramp = 1 - np.clip((np.arange(n_rot // 2) - low) / max(0.001, high - low), 0, 1)
     ramp = ramp * scaling.extrapolation
     angles = interpolated * (1 - ramp) + extrapolated * ramp
-    return angles, scaling.attn_factor * (1 + 0.1 * math.log(scaling.factor))
+    log = 0.1 * math.log(scaling.factor)
+    return angles, scaling.attn_factor * (1 + log) / (1 + log * scaling.log_multiplier)
 
 
 class RopeTable:

@@ -106,7 +106,7 @@ class Runtime:
         self.kv_type = "f32" if precision == "exact" else kv_type
         self.level = choose_level()
         self.threads = threads or default_threads()[0]
-        probe = make_plan(self.config, "decode", precision, self.level, kv_type, 512)
+        probe = make_plan(self.config, "decode", precision, self.level, kv_type, min(512, config.n_ctx_train))
         self.n_ctx = n_ctx or default_context(self.config, probe, self.kv_type)
         needed = self.n_ctx * kv.token_bytes(probe.cache, self.kv_type)
         if needed > psutil.virtual_memory().total:
@@ -139,6 +139,8 @@ class Runtime:
             table = RopeTable(self.n_ctx, *inverse_frequencies(rope.n_rot, rope.base, rope.scaling, factors))
             self._ropes.append(table)
             bound["rope", i] = table.address
+        for i, constant in enumerate(prompt.constants):  # the same in both phases
+            bound["constant", i] = int(constant.ctypes.data)
         for i, address in enumerate(self.pool.addresses):
             bound["cache", i], bound["page_bytes", i] = address, self.pool.page_bytes[i]
         tile = self.level.tile

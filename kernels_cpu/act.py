@@ -185,53 +185,6 @@ def pack_pairs(tid, nth, count, x, ldx, k, out):
 _exp = exp(16)
 
 
-@inline
-def silu(x):
-    return x / (full16(1.0) + _exp(full16(0.0) - x))
-
-
-@inline
-def gelu(x):
-    """tanh form: x * sigmoid(2 * sqrt(2/pi) * (x + 0.044715 x^3)) (Hendrycks & Gimpel 2016)."""
-    u = x * fma(x * x, full16(0.044715 * 1.5957691216057308), full16(1.5957691216057308))
-    return x / (full16(1.0) + _exp(full16(0.0) - u))
-
-
-@inline
-def relu2(x):
-    positive = vmax(x, full16(0.0))
-    return positive * positive
-
-
-_UNITS = {"silu": silu, "gelu": gelu, "relu2": relu2}
-
-
-def gated(unit):
-    """y = unit(gate) * up, rows of n (multiple of 16), row strides in bytes."""
-    function = _UNITS[unit]
-
-    def gated_unit(tid, nth, count, gate, up, ld, y, ldy, n):
-        m = i64_at(count)
-        for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
-            for i in range(0, n, 16):
-                store(y + ldy * r + 4 * i, function(f32x16(gate + ld * r + 4 * i)) * f32x16(up + ld * r + 4 * i))
-
-    return gated_unit
-
-
-def plain(unit):
-    """y = unit(x), rows of n (multiple of 16)."""
-    function = _UNITS[unit]
-
-    def plain_unit(tid, nth, count, x, ldx, y, ldy, n):
-        m = i64_at(count)
-        for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
-            for i in range(0, n, 16):
-                store(y + ldy * r + 4 * i, function(f32x16(x + ldx * r + 4 * i)))
-
-    return plain_unit
-
-
 def add(tid, nth, count, x, y, ld, n, scale: f32):
     """y += scale * x, rows of n."""
     m = i64_at(count)
@@ -247,9 +200,11 @@ def add_bias(tid, nth, count, bias, y, ld, n):
     """y += bias (n,), each row."""
     m = i64_at(count)
     for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
-        for i in range(n):
-            p = y + ld * r + 4 * i
-            set_f32(p, f32_at(p) + f32_at(bias + 4 * i))
+        p = y + ld * r
+        for i in range(0, n - 15, 16):
+            store(p + 4 * i, f32x16(p + 4 * i) + f32x16(bias + 4 * i))
+        for i in range(n - n % 16, n):
+            set_f32(p + 4 * i, f32_at(p + 4 * i) + f32_at(bias + 4 * i))
 
 
 def scale(tid, nth, count, y, ld, n, factor: f32):

@@ -3,6 +3,8 @@
 Both walk the KV axis in pieces of PIECE tokens whose borders are fixed from position 0, so that a token's result
 depends on neither its chunk, nor its neighbours, nor the number of threads. Query heads that share a KV head are
 handled together (GQA). `window` > 0: a token sees itself and the window - 1 before it. `cap` > 0: cap * tanh(s / cap).
+`alibi`: 0, or f32 (heads,) slopes of a penalty on distance (Press et al. 2021). `sinks`: 0, or f32 (heads,) scores that
+take part in the softmax without a value.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from .simd import (
     set_f32,
     splat,
     store,
+    to_f32,
     vmax,
     where_negative,
     zeros,
@@ -58,12 +61,17 @@ def cap_scores(s, scale, cap):
 
 
 @inline
-def softmax_piece(s, first, low, high, scale, cap, m_old):
-    """Scores s (PIECE,) of keys first.. in place -> exp(s - m), 0 outside low..high; returns (m, sum)."""
+def softmax_piece(s, first, low, high, scale, cap, slope, m_old):
+    """Scores s (PIECE,) of keys first.. in place -> exp(s - m), 0 outside low..high; returns (m, sum).
+
+    high is the query's own position.
+    """
     top = _full16(m_old)
     for i in range(0, PIECE, 16):
         v = cap_scores(_f16v(s + 4 * i), scale, cap)
         at = _iota() + (first + i)
+        if slope != 0:
+            v = fma(to_f32(at - high), _full16(slope), v)
         v = where_negative(at - low, _full16(NOTHING), where_negative(_i16(high) - at, _full16(NOTHING), v))
         store(s + 4 * i, v)
         top = vmax(top, v)
@@ -103,7 +111,7 @@ def decode(kind):
         store(s + 12 * PIECE, e)
 
     def attention_decode(
-        tid, nth, batch, q, ldq, cache, page_bytes, heads, kv_heads, d_k, d_v, window, partial, ld_partial,
+        tid, nth, batch, q, ldq, cache, page_bytes, heads, kv_heads, d_k, d_v, window, alibi, partial, ld_partial,
         scratch, ld_scratch, cursor, scale: f32, cap: f32,
     ):
         m, positions, group = i64_at(batch), i64_at(batch + 32), heads // kv_heads
@@ -134,7 +142,8 @@ def decode(kind):
                 count = min(4, last + 1 - h)
                 out = partial + ld_partial * row + 4 * (d_v + 2) * (heads * index + h)
                 for j in range(count):
-                    top, total = softmax_piece(s + 4 * PIECE * j, start, low, position, scale, cap, NOTHING)
+                    slope = f32_at(alibi + 4 * (h + j)) if alibi else np.float32(0)
+                    top, total = softmax_piece(s + 4 * PIECE * j, start, low, position, scale, cap, slope, NOTHING)
                     set_f32(out + 4 * (d_v + 2) * j, top)
                     set_f32(out + 4 * (d_v + 2) * j + 4, total)
                 for c in range(0, d_v, 16):
@@ -162,7 +171,7 @@ def decode(kind):
     return attention_decode
 
 
-def merge(tid, nth, batch, partial, ld_partial, heads, d_v, window, y, ldy):
+def merge(tid, nth, batch, partial, ld_partial, heads, d_v, window, sinks, y, ldy):
     """Pieces of `decode`, in order -> y (rows, heads * d_v)."""
     m, positions = i64_at(batch), i64_at(batch + 32)
     for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
@@ -180,13 +189,13 @@ def merge(tid, nth, batch, partial, ld_partial, heads, d_v, window, y, ldy):
                 weight = exp1(f32_at(p + step * i) - top)
                 set_f32(p + step * i, weight)
                 total += f32_at(p + step * i + 4) * weight
+            if sinks:
+                total += exp1(f32_at(sinks + 4 * h) - top)
             for c in range(0, d_v, 16):
                 a = _zero16()
                 for i in range(pieces):
                     a = fma(_f16v(p + step * i + 8 + 4 * c), _full16(f32_at(p + step * i)), a)
                 store(y + ldy * r + 4 * (d_v * h + c), a * (np.float32(1) / total))
-
-
 
 
 def prompt(kind):
@@ -244,10 +253,10 @@ def prompt(kind):
             store(p + 12 * d_v, a3)
 
     @inline
-    def rescale(s, ms, acc, d_v, start, low, high, scale, cap):
+    def rescale(s, ms, acc, d_v, start, low, high, scale, cap, slope):
         """Online softmax of one query: weights in place, running max and sum, earlier values scaled down."""
         old = f32_at(ms)
-        top, total = softmax_piece(s, start, low, high, scale, cap, old)
+        top, total = softmax_piece(s, start, low, high, scale, cap, slope, old)
         factor = exp1(old - top)
         set_f32(ms, top)
         set_f32(ms + 4, f32_at(ms + 4) * factor + total)
@@ -256,7 +265,7 @@ def prompt(kind):
                 store(acc + 4 * c, _f16v(acc + 4 * c) * factor)
 
     def attention_prompt(
-        tid, nth, batch, q, ldq, cache, page_bytes, heads, kv_heads, d_k, d_v, window, y, ldy,
+        tid, nth, batch, q, ldq, cache, page_bytes, heads, kv_heads, d_k, d_v, window, alibi, sinks, y, ldy,
         scratch, ld_scratch, cursor, scale: f32, cap: f32,
     ):
         seqs, positions, starts = i64_at(batch + 8), i64_at(batch + 32), i64_at(batch + 64)
@@ -310,11 +319,19 @@ def prompt(kind):
                         last = i32_at(positions + 4 * (first + (i + j) // group))
                         since = max(0, last - window + 1) if window else 0
                         values = acc + 4 * d_v * (i + j)
-                        rescale(s + 4 * PIECE * j, ms + 8 * (i + j), values, d_v, start, since, last, scale, cap)
+                        slope = np.float32(0)
+                        if alibi:
+                            slope = f32_at(alibi + 4 * (h_kv * group + (i + j) % group))
+                        rescale(
+                            s + 4 * PIECE * j, ms + 8 * (i + j), values, d_v, start, since, last, scale, cap, slope
+                        )
                     skip = low - start
                     weigh(s + 4 * skip, vf + 4 * d_v * skip, d_v, acc + 4 * d_v * i, high - low)
             for i in range(queries):
-                inverse = np.float32(1) / f32_at(ms + 8 * i + 4)
+                total = f32_at(ms + 8 * i + 4)
+                if sinks:
+                    total += exp1(f32_at(sinks + 4 * (h_kv * group + i % group)) - f32_at(ms + 8 * i))
+                inverse = np.float32(1) / total
                 out = y + ldy * (first + i // group) + 4 * d_v * (h_kv * group + i % group)
                 for c in range(0, d_v, 16):
                     store(out + 4 * c, _f16v(acc + 4 * (d_v * i + c)) * inverse)

@@ -10,38 +10,92 @@ import numpy as np
 
 from .act import first_row
 from .attn import exp1
-from .simd import f32, f32_at, i32_at, i64_at, set_f32, set_i32, set_i64
+from .simd import f32, f32_at, i32_at, i64_at, inline, set_f32, set_i32, set_i64
+
+SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN = 1, 2, 3  # gating, as GGUF numbers it
+NEVER = np.float32(-3e38)  # a score that is never chosen
+LEAST = np.float32(6.103515625e-05)  # a sum of weights is taken to be at least this, as llama.cpp does
 
 
-def route(tid, nth, count, logits, experts, used, ids, weights, normalise, factor: f32):
-    """Softmax over logits (rows, experts), the `used` largest -> ids i32 and weights f32 (rows, used).
+@inline
+def softmax(p, n):
+    """p (n,) in place."""
+    top = f32_at(p)
+    for i in range(1, n):
+        top = max(top, f32_at(p + 4 * i))
+    total = np.float32(0)
+    for i in range(n):
+        e = exp1(f32_at(p + 4 * i) - top)
+        set_f32(p + 4 * i, e)
+        total += e
+    for i in range(n):
+        set_f32(p + 4 * i, f32_at(p + 4 * i) / total)
 
-    normalise: weights of a row sum to 1. Ties go to the lower expert. logits are overwritten.
+
+@inline
+def largest(p, n):
+    """Index of the largest of p (n,), the first of equals."""
+    best = 0
+    for i in range(1, n):
+        if f32_at(p + 4 * i) > f32_at(p + 4 * best):
+            best = i
+    return best
+
+
+@inline
+def keep_groups(p, experts, groups, groups_used):
+    """Leave only the `groups_used` groups of p (experts,) whose two largest sum to most; the others become NEVER."""
+    size = experts // groups
+    for _ in range(groups - groups_used):
+        worst, least = 0, np.float32(3.4e38)
+        for g in range(groups):
+            q = p + 4 * size * g
+            first = largest(q, size)
+            value = f32_at(q + 4 * first)
+            if value == NEVER:
+                continue
+            set_f32(q + 4 * first, NEVER)
+            both = value + f32_at(q + 4 * largest(q, size))
+            set_f32(q + 4 * first, value)
+            if both <= least:
+                worst, least = g, both
+        for i in range(size):
+            set_f32(p + 4 * (size * worst + i), NEVER)
+
+
+def route(
+    tid, nth, count, logits, ldl, experts, used, bias, groups, groups_used, gating, ids, weights, normalise, factor: f32
+):
+    """Logits (rows, experts) -> the `used` best experts, ids i32 and weights f32 (rows, used), best first.
+
+    Weights are `factor` times the softmax or sigmoid of the logits, or the softmax of those chosen; with normalise
+    they sum to `factor`. Experts are chosen by these, plus bias f32 (experts,) unless 0 (DeepSeek-AI 2024), from the
+    best `groups_used` of `groups`. Ties go to the lower expert. A row of logits has room for twice the experts.
     """
     m = i64_at(count)
     for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
-        p = logits + 4 * experts * r
-        top = f32_at(p)
-        for i in range(1, experts):
-            top = max(top, f32_at(p + 4 * i))
-        total = np.float32(0)
+        p = logits + ldl * r
+        score = p + 4 * experts
+        if gating == SOFTMAX:
+            softmax(p, experts)
         for i in range(experts):
-            e = exp1(f32_at(p + 4 * i) - top)
-            set_f32(p + 4 * i, e)
-            total += e
-        chosen = np.float32(0)
+            if gating == SIGMOID:
+                set_f32(p + 4 * i, np.float32(1) / (np.float32(1) + exp1(-f32_at(p + 4 * i))))
+            set_f32(score + 4 * i, f32_at(p + 4 * i) + (f32_at(bias + 4 * i) if bias else np.float32(0)))
+        if groups_used < groups:
+            keep_groups(score, experts, groups, groups_used)
+        out, chosen = weights + 4 * used * r, np.float32(0)
         for j in range(used):
-            best, value = 0, np.float32(-1)
-            for i in range(experts):
-                if f32_at(p + 4 * i) > value:
-                    best, value = i, f32_at(p + 4 * i)
-            set_f32(p + 4 * best, np.float32(-2))
+            best = largest(score, experts)
+            set_f32(score + 4 * best, NEVER)
             set_i32(ids + 4 * (used * r + j), best)
-            set_f32(weights + 4 * (used * r + j), value / total)
-            chosen += value / total
+            set_f32(out + 4 * j, f32_at(p + 4 * best))
+            chosen += f32_at(p + 4 * best)
+        if gating == SOFTMAX_OF_CHOSEN:
+            softmax(out, used)
+            chosen = np.float32(1)
         for j in range(used):
-            w = weights + 4 * (used * r + j)
-            set_f32(w, f32_at(w) * factor / (chosen if normalise else np.float32(1)))
+            set_f32(out + 4 * j, f32_at(out + 4 * j) * factor / (max(chosen, LEAST) if normalise else np.float32(1)))
 
 
 def group(tid, nth, count, ids, used, experts, align, slots, segments, source, expert_of, slot_of):
@@ -100,3 +154,13 @@ def gather(tid, nth, count, source, x, ldx, y, ldy, n):
         row = i32_at(source + 4 * s)
         for i in range(n):
             set_f32(y + ldy * s + 4 * i, f32_at(x + ldx * row + 4 * i) if row >= 0 else np.float32(0))
+
+
+def add_bias(tid, nth, count, bias, expert_of, y, ld, n):
+    """y (slots, n) += bias[expert] (experts, n)."""
+    m = i64_at(count)
+    for s in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
+        b = bias + 4 * n * i32_at(expert_of + 4 * s)
+        for i in range(n):
+            p = y + ld * s + 4 * i
+            set_f32(p, f32_at(p) + f32_at(b + 4 * i))

@@ -60,20 +60,32 @@ def rmsnorm(tid, nth, count, x, ldx, w, y, ldy, n, groups, add_to, eps: f32):
                 set_f32(b + 4 * i, u)
 
 
-def layernorm(tid, nth, count, x, ldx, w, bias, y, ldy, n, groups, eps: f32):
-    """y = (x - mean) / sqrt(var + eps) * w + bias (Ba et al. 2016); bias 0: none; y may be x."""
+def layernorm(tid, nth, count, x, ldx, w, bias, y, ldy, n, groups, w_step, eps: f32):
+    """y = (x - mean) / sqrt(var + eps) * w + bias (Ba et al. 2016); w or bias 0: none; y may be x.
+
+    w_step: bytes from one group's weights to the next's, 0 where groups share them.
+    """
     m = i64_at(count)
     for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
         for g in range(groups):
-            a, b = x + ldx * r + 4 * n * g, y + ldy * r + 4 * n * g
+            a, b, weights = x + ldx * r + 4 * n * g, y + ldy * r + 4 * n * g, w + w_step * g
             mean = total(a, n) / np.float32(n)
-            for i in range(n):
+            for i in range(0, n - 15, 16):
+                store(b + 4 * i, _load(a + 4 * i) - mean)
+            for i in range(n - n % 16, n):
                 set_f32(b + 4 * i, f32_at(a + 4 * i) - mean)
             s = np.float32(1) / math.sqrt(sum_squares(b, n) / np.float32(n) + eps)
-            for i in range(n):
+            for i in range(0, n - 15, 16):
+                v = _load(b + 4 * i) * s
+                if w:
+                    v = v * _load(weights + 4 * i)
+                if bias:
+                    v = v + _load(bias + 4 * i)
+                store(b + 4 * i, v)
+            for i in range(n - n % 16, n):
                 u = f32_at(b + 4 * i) * s
                 if w:
-                    u = u * f32_at(w + 4 * i)
+                    u = u * f32_at(weights + 4 * i)
                 if bias:
                     u = u + f32_at(bias + 4 * i)
                 set_f32(b + 4 * i, u)

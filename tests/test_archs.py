@@ -15,7 +15,9 @@ from edgert import archs
 
 DATA = Path(__file__).parent / "data" / "archs"
 GOLDENS = [
-    "llama", "llama-moe", "qwen2", "qwen3", "qwen3moe", "gemma", "gemma2", "gemma3", "phi3", "smollm3", "granite",
+    "llama", "llama-moe", "llama-linear-bias", "mistral3", "internlm2", "arcee", "seed_oss", "minicpm",
+    "qwen2", "qwen2moe", "qwen3", "qwen3moe", "olmoe", "smollm3", "granite", "granite-moe", "granitemoe-moe",
+    "gemma", "gemma2", "gemma3", "phi3", "phimoe",
 ]  # fmt: skip
 EXACT_ERROR = 1e-4  # absolute; llama.cpp's own order of summation moves these logits by up to 2e-5
 FAST_NMSE = 2e-3

@@ -27,10 +27,7 @@ def build(b: Builder, c: Config) -> None:
     x = b.embed(scale=math.sqrt(c.n_embd))
     for b.layer in range(c.n_layer):
         p, near = f"blk.{b.layer}.", windowed[b.layer]
-        h = b.rmsnorm(x, p + "attn_norm.weight")
-        q = b.matmul(h, p + "attn_q.weight", c.n_head * c.d_k)
-        k = b.matmul(h, p + "attn_k.weight", c.n_head_kv * c.d_k)
-        v = b.matmul(h, p + "attn_v.weight", c.n_head_kv * c.d_v)
+        q, k, v = b.qkv(b.rmsnorm(x, p + "attn_norm.weight"))
         if c.arch == "gemma3":
             b.rmsnorm(q, p + "attn_q_norm.weight", groups=c.n_head, out=q)
             b.rmsnorm(k, p + "attn_k_norm.weight", groups=c.n_head_kv, out=k)
@@ -38,10 +35,8 @@ def build(b: Builder, c: Config) -> None:
         b.rope(k, c.n_head_kv, local if near else full, neox=True)
         a = b.attention(q, k, v, scale=1 / math.sqrt(width), window=window if near else 0, cap=cap)
         join(b, c, x, a, p + "attn_output.weight", p + "post_attention_norm.weight")
-        h = b.rmsnorm(x, p + "ffn_norm.weight")
-        gate = b.matmul(h, p + "ffn_gate.weight", c.n_ff())
-        up = b.matmul(h, p + "ffn_up.weight", c.n_ff())
-        join(b, c, x, b.glu(gate, up, "gelu"), p + "ffn_down.weight", p + "post_ffw_norm.weight")
+        h = b.ffn(b.rmsnorm(x, p + "ffn_norm.weight"), "gelu")
+        join(b, c, x, h, p + "ffn_down.weight", p + "post_ffw_norm.weight")
     b.layer = -1
     b.head(x, "output_norm.weight", cap=c.real("final_logit_softcapping", 30.0 if caps else 0.0))
 

@@ -28,8 +28,20 @@ class Case:
     d_v: int
     window: int
     cap: float
+    extras: bool = False  # ALiBi and sinks
+
+    def alibi(self) -> Array:
+        """Slopes of the heads."""
+        return np.random.default_rng(2).random(self.kv_heads * self.group).astype(np.float32) if self.extras else EMPTY
+
+    def sinks(self) -> Array:
+        """A score of each head that has no value, one of them so large that nothing else counts."""
+        sinks = np.random.default_rng(3).standard_normal(self.kv_heads * self.group).astype(np.float32)
+        sinks[-1] = 300
+        return sinks if self.extras else EMPTY
 
 
+EMPTY = np.zeros(0, np.float32)
 CASES = [
     Case("f32", kv_heads=3, group=1, d_k=32, d_v=32, window=0, cap=0),
     Case("f16", kv_heads=2, group=3, d_k=24, d_v=16, window=50, cap=0),
@@ -37,11 +49,13 @@ CASES = [
     Case("f16", kv_heads=1, group=8, d_k=64, d_v=64, window=130, cap=1.5),
     Case("f32", kv_heads=1, group=5, d_k=17, d_v=16, window=1, cap=0),
     Case("bf16", kv_heads=2, group=1, d_k=16, d_v=16, window=33, cap=0),
+    Case("f32", kv_heads=2, group=3, d_k=16, d_v=16, window=0, cap=0, extras=True),
+    Case("f16", kv_heads=1, group=5, d_k=16, d_v=32, window=40, cap=3, extras=True),
 ]
 
 pytestmark = [
     pytest.mark.parametrize("level", LEVELS),
-    pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.kind}-{c.group}-{c.window}-{c.cap}"),
+    pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.kind}-{c.group}-{c.window}-{c.cap}-{c.extras}"),
 ]
 
 
@@ -113,20 +127,23 @@ class Cache:
         ld_scratch = max(layout.attention_scratch_bytes(case.d_k, case.d_v, case.group), layout.decode_scratch_bytes())
         scratch, cursor = aligned(threads * ld_scratch, np.uint8), aligned(1)
         scratch[:] = 0xFF
+        alibi, sinks = (x if x.size else 0 for x in (case.alibi(), case.sinks()))
         common = {
             "batch": header, "q": q, "ldq": q.strides[0], "cache": self.pages, "page_bytes": self.page_bytes,
             "heads": heads, "kv_heads": case.kv_heads, "d_k": case.d_k, "d_v": case.d_v, "window": case.window,
-            "scratch": scratch, "ld_scratch": ld_scratch, "cursor": cursor, "scale": case.d_k**-0.5, "cap": case.cap,
+            "alibi": alibi, "scratch": scratch, "ld_scratch": ld_scratch, "cursor": cursor, "scale": case.d_k**-0.5,
+            "cap": case.cap,
         }  # fmt: skip
         if path == "prompt":
-            run_together(f"attn.prompt[{case.kind}]", self.level, threads, y=y, ldy=y.strides[0], **common)
+            run_together(f"attn.prompt[{case.kind}]", self.level, threads, sinks=sinks, y=y, ldy=y.strides[0],
+                         **common)  # fmt: skip
             return y
         pieces = max(len(table) for table in self.tables) * layout.PAGE // layout.PIECE + 2
         partial = np.full((len(q), pieces, heads, case.d_v + 2), np.nan, np.float32)
         split = {"partial": partial, "ld_partial": partial.strides[0]}
         run_together(f"attn.decode[{case.kind}]", self.level, threads, **common, **split)
-        run("attn.merge", self.level, threads, batch=header, heads=heads, d_v=case.d_v, window=case.window, y=y,
-            ldy=y.strides[0], **split)  # fmt: skip
+        run("attn.merge", self.level, threads, batch=header, heads=heads, d_v=case.d_v, window=case.window,
+            sinks=sinks, y=y, ldy=y.strides[0], **split)  # fmt: skip
         return y
 
     def reference(self, seq: int, position: int) -> Array:
@@ -140,8 +157,14 @@ class Cache:
         scores = np.einsum("hgd,thd->hgt", q, k) * case.d_k**-0.5
         if case.cap:
             scores = case.cap * np.tanh(scores / case.cap)
+        sinks = np.full(q.shape[:2], -np.inf)
+        if case.extras:
+            distance = np.arange(low, position + 1) - position
+            scores += case.alibi().astype(np.float64).reshape(*q.shape[:2], 1) * distance
+            sinks = case.sinks().astype(np.float64).reshape(q.shape[:2])
+        scores = np.concatenate([scores, sinks[..., None]], axis=2)
         weights = np.exp(scores - scores.max(axis=2, keepdims=True))
-        weights /= weights.sum(axis=2, keepdims=True)
+        weights = (weights / weights.sum(axis=2, keepdims=True))[..., :-1]
         result: Array = np.einsum("hgt,thd->hgd", weights, v).reshape(-1)
         return result
 

@@ -12,7 +12,8 @@ from quant_blocks import dequantize, random_weights
 
 TYPES = ("Q4_0", "Q6_K")
 KERNELS = [
-    "moe.route", "moe.group", "moe.gather", "moe.combine", "act.quantise_rows", "act.quantise_tiles", "act.pack_tiles",
+    "moe.route", "moe.group", "moe.gather", "moe.combine", "moe.add_bias",
+    "act.quantise_rows", "act.quantise_tiles", "act.pack_tiles",
     *(f"{kernel}[{name}]" for kernel in ("gemm.prompt", "gemm.exact", "gemv.decode") for name in TYPES),
 ]  # fmt: skip
 
@@ -24,28 +25,34 @@ def _compiled() -> None:
     compile_all(KERNELS)
 
 
-def route(
-    level: str, logits: Array, used: int, normalise: bool, factor: float, threads: int = 2
-) -> tuple[Array, Array]:
+def route(level: str, logits: Array, used: int, bias: Array | None = None, threads: int = 2,
+          **how: float) -> tuple[Array, Array]:  # fmt: skip
     """Chosen experts and their weights, (rows, used)."""
     m, experts = logits.shape
     ids, weights = np.full((m, used), -1, np.int32), np.zeros((m, used), np.float32)
-    run("moe.route", level, 2, count=count(m), logits=logits.copy(), experts=experts, used=used, ids=ids,
-        weights=weights, normalise=int(normalise), factor=factor)  # fmt: skip
+    room = np.concatenate([logits, np.full_like(logits, np.nan)], axis=1)
+    settings = {"groups": 1, "groups_used": 1, "gating": 1, "normalise": 0, "factor": 1.0} | how
+    run("moe.route", level, threads, count=count(m), logits=room, ldl=room.strides[0], experts=experts, used=used,
+        bias=0 if bias is None else bias, ids=ids, weights=weights, **settings)  # fmt: skip
     return ids, weights
 
 
-@pytest.mark.parametrize("normalise", [True, False])
+def softmax(logits: Array) -> Array:
+    wide = logits.astype(np.float64)
+    p = np.exp(wide - wide.max(axis=1, keepdims=True))
+    result: Array = p / p.sum(axis=1, keepdims=True)
+    return result
+
+
+@pytest.mark.parametrize("normalise", [1, 0])
 @pytest.mark.parametrize(("experts", "used"), [(8, 2), (60, 8), (4, 4), (1, 1)])
-def test_route(level: str, experts: int, used: int, normalise: bool) -> None:
+def test_route(level: str, experts: int, used: int, normalise: int) -> None:
     """The largest of a softmax, best first, the lower expert first among equals."""
     logits = np.random.default_rng(1).standard_normal((13, experts)).astype(np.float32) * 3
     logits[3] = 1
     logits[4] *= 1e4
-    ids, weights = route(level, logits, used, normalise, factor=2.5)
-    wide = logits.astype(np.float64)
-    p = np.exp(wide - wide.max(axis=1, keepdims=True))
-    p /= p.sum(axis=1, keepdims=True)
+    ids, weights = route(level, logits, used, normalise=normalise, factor=2.5)
+    p = softmax(logits)
     expected = np.argsort(-p, axis=1, kind="stable")[:, :used]
     chosen = np.take_along_axis(p, expected, axis=1)
     if normalise:
@@ -54,6 +61,45 @@ def test_route(level: str, experts: int, used: int, normalise: bool) -> None:
     np.testing.assert_array_equal(ids[ordinary], expected[ordinary])
     np.testing.assert_array_equal(ids[:, 0], expected[:, 0])
     np.testing.assert_allclose(weights, 2.5 * chosen, rtol=2e-6, atol=1e-30)
+
+
+@pytest.mark.parametrize("normalise", [1, 0])
+@pytest.mark.parametrize(("groups", "groups_used"), [(1, 1), (4, 2), (4, 1), (8, 7)])
+def test_route_by_sigmoid_bias_and_groups(level: str, groups: int, groups_used: int, normalise: int) -> None:
+    """A bias chooses and does not weigh; a group counts for its two best."""
+    rng = np.random.default_rng(7)
+    logits, bias = rng.standard_normal((11, 24)).astype(np.float32), rng.standard_normal(24).astype(np.float32)
+    logits[2] = -120  # weights of next to nothing are not blown up
+    ids, weights = route(level, logits, 3, bias, groups=groups, groups_used=groups_used, gating=2,
+                         normalise=normalise, factor=0.5)  # fmt: skip
+    p = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    score = (p + bias).reshape(11, groups, -1)
+    kept = np.argsort(-np.sort(score, axis=2)[:, :, -2:].sum(axis=2), axis=1, kind="stable")[:, :groups_used]
+    for row in range(11):
+        score[row, np.setdiff1d(np.arange(groups), kept[row])] = -np.inf
+    expected = np.argsort(-score.reshape(11, -1), axis=1, kind="stable")[:, :3]
+    chosen = np.take_along_axis(p, expected, axis=1)
+    if normalise:
+        chosen /= np.maximum(chosen.sum(axis=1, keepdims=True), 2.0**-14)
+    np.testing.assert_array_equal(ids, expected)
+    np.testing.assert_allclose(weights, 0.5 * chosen, rtol=4e-6, atol=1e-32)
+
+
+def test_route_by_softmax_of_chosen(level: str) -> None:
+    logits = np.random.default_rng(8).standard_normal((9, 12)).astype(np.float32) * 4
+    ids, weights = route(level, logits, 4, gating=3)
+    expected = np.argsort(-logits, axis=1)[:, :4]
+    np.testing.assert_array_equal(ids, expected)
+    np.testing.assert_allclose(weights, softmax(np.take_along_axis(logits, expected, axis=1)), rtol=2e-6)
+
+
+def test_add_bias(level: str) -> None:
+    """Each slot gets the bias of its expert."""
+    bias, experts = np.random.default_rng(9).random((3, 21)).astype(np.float32), np.array([2, 0, 0, 1], np.int32)
+    y = np.random.default_rng(10).random((4, 21)).astype(np.float32)
+    expected = y + bias[experts]
+    run("moe.add_bias", level, 3, count=count(4), bias=bias, expert_of=experts, y=y, ld=y.strides[0], n=21)
+    np.testing.assert_array_equal(y, expected)
 
 
 @pytest.mark.parametrize("align", [1, 8, 32])

@@ -11,10 +11,11 @@ from edgert.kernels_cpu import isa, layout
 from kernel_calls import LEVELS, Array, batch, compile_all, count, run
 
 UNITS = ("silu", "gelu", "relu2")
+GATES = (*UNITS, "swiglu_oai")
 KERNELS = [
     "norm.rmsnorm", "norm.layernorm", "rope.norm", "rope.neox", "act.add", "act.add_bias", "act.scale",
     "act.head_scale", "act.gather_rows", "act.quantise_rows", "act.quantise_tiles", "act.pack_tiles",
-    *(f"act.gated[{unit}]" for unit in UNITS), *(f"act.plain[{unit}]" for unit in UNITS),
+    *(f"unit.gated[{unit}]" for unit in GATES), *(f"unit.plain[{unit}]" for unit in UNITS),
 ]  # fmt: skip
 SIZES = (1, 15, 16, 17, 64, 200)
 GAP = np.float32(12345)
@@ -70,9 +71,22 @@ def test_layernorm(level: str, threads: int, n: int, weighted: bool, biased: boo
     expected = centred / np.sqrt(np.mean(centred**2, axis=2, keepdims=True) + 1e-5)
     expected = expected * (w[0] if weighted else 1) + (b[0] if biased else 0)
     run("norm.layernorm", level, threads, count=count(5), x=x, ldx=x.strides[0], w=w if weighted else 0,
-        bias=b if biased else 0, y=x, ldy=x.strides[0], n=n, groups=2, eps=1e-5)  # fmt: skip
+        bias=b if biased else 0, y=x, ldy=x.strides[0], n=n, groups=2, w_step=0, eps=1e-5)  # fmt: skip
     np.testing.assert_allclose(x, expected.reshape(5, -1), rtol=1e-4, atol=1e-4)
     assert_gap(x)
+
+
+@pytest.mark.parametrize("n", [15, 48])
+def test_layernorm_of_heads(level: str, threads: int, n: int) -> None:
+    """Heads with weights of their own."""
+    x, y, w = rows(5, 3 * n, 19), rows(5, 3 * n, 20), np.random.default_rng(21).random((3, n)).astype(np.float32)
+    heads = x.reshape(5, 3, n).astype(np.float64)
+    centred = heads - heads.mean(axis=2, keepdims=True)
+    expected = centred / np.sqrt(np.mean(centred**2, axis=2, keepdims=True) + 1e-5) * w
+    run("norm.layernorm", level, threads, count=count(5), x=x, ldx=x.strides[0], w=w, bias=0, y=y, ldy=y.strides[0],
+        n=n, groups=3, w_step=4 * n, eps=1e-5)  # fmt: skip
+    np.testing.assert_allclose(y, expected.reshape(5, -1), rtol=1e-5, atol=1e-5)
+    assert_gap(y)
 
 
 @pytest.mark.parametrize("pairs", ["norm", "neox"])
@@ -116,11 +130,22 @@ def test_units(level: str, threads: int, unit: str, n: int) -> None:
     gate, up, y = rows(6, n, 9, 4), rows(6, n, 10), rows(6, n, 11)
     gate[0, :6] = [0, -0.0, 1e4, -1e4, 100, -100]
     expected = unit_of(unit, gate)
-    run(f"act.plain[{unit}]", level, threads, count=count(6), x=gate, ldx=gate.strides[0], y=y, ldy=y.strides[0], n=n)
+    run(f"unit.plain[{unit}]", level, threads, count=count(6), x=gate, ldx=gate.strides[0], y=y, ldy=y.strides[0], n=n)
     np.testing.assert_allclose(y, expected, rtol=2e-6, atol=1e-6)
-    run(f"act.gated[{unit}]", level, threads, count=count(6), gate=gate, up=up, ld=gate.strides[0], y=y,
+    run(f"unit.gated[{unit}]", level, threads, count=count(6), gate=gate, up=up, ld=gate.strides[0], y=y,
         ldy=y.strides[0], n=n)  # fmt: skip
     np.testing.assert_allclose(y, expected * up.astype(np.float64), rtol=2e-6, atol=1e-6)
+    assert_gap(y)
+
+
+def test_swiglu_oai(level: str, threads: int) -> None:
+    """Clamped on both sides where up is, only from above where the gate is."""
+    gate, up, y = rows(6, 32, 22, 6), rows(6, 32, 23, 6), rows(6, 32, 24)
+    gate[0, :4], up[1, :2] = [1e4, -1e4, 7, -7], [1e4, -1e4]
+    run("unit.gated[swiglu_oai]", level, threads, count=count(6), gate=gate, up=up, ld=gate.strides[0], y=y,
+        ldy=y.strides[0], n=32)  # fmt: skip
+    g, u = np.minimum(gate.astype(np.float64), 7), np.clip(up.astype(np.float64), -7, 7)
+    np.testing.assert_allclose(y, g * 0.5 * (1 + np.tanh(1.702 * g / 2)) * (u + 1), rtol=4e-6, atol=1e-6)
     assert_gap(y)
 
 
