@@ -9,7 +9,7 @@ from edgert.kernels_cpu import isa, jit
 from kernel_calls import LEVELS
 
 KERNELS = [
-    "act.quantise_rows", "act.quantise_tiles", "act.gated[silu]", "norm.rmsnorm", "rope.neox", "kv.write[f16]",
+    "act.quantise_rows", "act.quantise_tiles", "unit.gated[silu]", "norm.rmsnorm", "rope.neox", "kv.write[f16]",
     "attn.decode[f16]", "attn.prompt[bf16]", "attn.merge", "gemv.decode[Q4_K]", "gemv.decode[Q8_0]", "gemv.dense[F16]",
     "gemm.prompt[Q4_0]", "gemm.exact[Q6_K]", "embed.lookup[IQ4_NL]", "embed.lookup[IQ3_S]", "moe.route", "sample.top",
     "loop.work",
