@@ -18,6 +18,7 @@ GOLDENS = [
     "llama", "llama-moe", "llama-linear-bias", "mistral3", "internlm2", "arcee", "seed_oss", "minicpm",
     "qwen2", "qwen2moe", "qwen3", "qwen3moe", "olmoe", "smollm3", "granite", "granite-moe", "granitemoe-moe",
     "gemma", "gemma2", "gemma3", "phi3", "phimoe",
+    "gpt2", "gptneox", "bloom", "mpt", "falcon", "starcoder2", "phi2", "nemotron", "stablelm", "command-r", "cohere2",
 ]  # fmt: skip
 EXACT_ERROR = 1e-4  # absolute; llama.cpp's own order of summation moves these logits by up to 2e-5
 FAST_NMSE = 2e-3

@@ -10,7 +10,7 @@ from ..builder import Builder
 from ..config import Config
 from ..formats.gguf import Gguf
 
-FAMILIES = ("llama", "gemma", "phi3")
+FAMILIES = ("cohere", "gemma", "gpt", "llama", "phi3")
 
 
 def supported() -> list[str]:
