@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from .emit import BATCH
 from .emit_attention import AttentionOps, attention_scale, unscaled
-from .emit_experts import ExpertOps
+from .emit_experts import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN, ExpertOps
 from .formats.errors import FormatError
 from .formats.gguf import Gguf
 from .plan import Count, Plan, Special, View
 
-__all__ = ["Builder", "attention_scale", "check_all_used", "unscaled"]
+__all__ = [
+    "SIGMOID", "SOFTMAX", "SOFTMAX_OF_CHOSEN", "Builder", "attention_scale", "check_all_used", "unscaled",
+]  # fmt: skip
 
 
 class Builder(AttentionOps, ExpertOps):

@@ -126,20 +126,22 @@ class Config:
     def error(self, key: str, problem: str) -> FormatError:
         return self.meta.error(f"{self.arch}.{key}", problem)
 
-    def windowed_layers(self, period: int) -> list[bool]:
-        """Which layers attend only to `attention.sliding_window` tokens: all but every `period`-th (0: none)."""
-        if not self.has("attention.sliding_window") or not self.integer("attention.sliding_window"):
-            return [False] * self.n_layer
+    def windows(self, period: int, default: int = 0) -> list[int]:
+        """How many tokens each layer attends to, 0 for all: `attention.sliding_window` in all but every `period`-th.
+
+        The file may name another period (0: windows everywhere) or the layers one by one.
+        """
+        window, everywhere = self.integer("attention.sliding_window", default), False
         key = f"{self.arch}.attention.sliding_window_pattern"
         if key in self.meta:
             value = self.meta[key]
-            if isinstance(value, int) and not isinstance(value, bool):
-                period = value
+            if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+                period, everywhere = value, value == 0
             elif hasattr(value, "__len__") and len(value) == self.n_layer and not isinstance(value, str):
-                return [bool(v) for v in value]
+                return [window if v else 0 for v in value]
             else:
                 raise self.error("attention.sliding_window_pattern", f"is not a period nor {self.n_layer} flags")
-        return [bool(period) and i % period < period - 1 for i in range(self.n_layer)]
+        return [window if everywhere or (period and i % period < period - 1) else 0 for i in range(self.n_layer)]
 
 
 def check_vocabulary(gguf: Gguf, config: Config, tokenizer: Tokenizer) -> None:

@@ -66,13 +66,16 @@ class Emitter:
         self.add_bias(y, bias_of(name))
         return y
 
-    def matmul_heads(self, x: View, name: str, n: int, heads: int, k: int) -> View:
-        """The first k of each of `heads` parts of x by a matrix of its own: tensor `name` (k, n, heads)."""
+    def matmul_heads(self, x: View, name: str, n: int, heads: int, k: int, *, out: View | None = None) -> View:
+        """The first k of each of `heads` parts of x by a matrix of its own: tensor `name` (k, n, heads).
+
+        Each result fills the first n of a part of `out`, if given.
+        """
         self.tensor(name, k, n, heads)
-        y = self._new(name.split(".")[-2], n * heads, x.rows)
+        y = out or self._new(name.split(".")[-2], n * heads, x.rows)
         for h in range(heads):
-            part = x.columns(x.n // heads * h, k)
-            self._matmul(part, name, n, y.columns(n * h, n), part_of=(h, heads))
+            part, result = x.columns(x.n // heads * h, k), y.columns(y.n // heads * h, n)
+            self._matmul(part, name, n, result, part_of=(h, heads))
         return y
 
     def add_bias(self, y: View, name: str) -> None:

@@ -108,7 +108,11 @@ class AttentionOps(RowOps):
 
     def scale_by_position(self, x: View, length: int, factor: float) -> None:
         """x *= 1 + factor * ln(1 + floor(position / length)) (Llama 4's temperature for long contexts)."""
-        if factor == 0 or self.n_ctx <= length:
+        if factor == 0:
+            return
+        if length < 1:
+            raise self.c.error("attention.temperature_scale", "needs the length after which it applies")
+        if self.n_ctx <= length:
             return
         table = 1 + factor * np.log1p(np.arange(self.n_ctx) // length)
         self._op("rows.scale_at", [x], [x], x.rows, "temperature", batch=BATCH, table=self._constant(table), y=x,

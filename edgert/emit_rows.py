@@ -76,6 +76,10 @@ class RowOps(Emitter):
         if limit > 0:
             self._op("rows.clamp", [y], [y], y.rows, "clamp", count=Count(y.rows), y=y, ld=y.ld, n=y.n, limit=limit)
 
+    def rows(self, name: str, n: int) -> View:
+        """Rows of n values that other operations fill."""
+        return self._new(name, n)
+
     def copy_heads(self, x: View, y: View, heads: int, n: int, *, step_x: int, step_y: int) -> None:
         """The first n of each head of x -> y; steps are in values from head to head (0: the same head again)."""
         self._op("rows.copy_heads", [x], [y], y.rows, "heads", count=Count(y.rows), x=x, ldx=x.ld, step_x=4 * step_x,

@@ -19,6 +19,7 @@ GOLDENS = [
     "qwen2", "qwen2moe", "qwen3", "qwen3moe", "olmoe", "smollm3", "granite", "granite-moe", "granitemoe-moe",
     "gemma", "gemma2", "gemma3", "phi3", "phimoe",
     "gpt2", "gptneox", "bloom", "mpt", "falcon", "starcoder2", "phi2", "nemotron", "stablelm", "command-r", "cohere2",
+    "olmo2", "exaone4", "glm4", "gpt-oss", "deepseek2",
 ]  # fmt: skip
 EXACT_ERROR = 1e-4  # absolute; llama.cpp's own order of summation moves these logits by up to 2e-5
 FAST_NMSE = 2e-3

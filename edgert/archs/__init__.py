@@ -10,7 +10,7 @@ from ..builder import Builder
 from ..config import Config
 from ..formats.gguf import Gguf
 
-FAMILIES = ("cohere", "gemma", "gpt", "llama", "phi3")
+FAMILIES = ("cohere", "deepseek2", "gemma", "gpt", "gptoss", "llama", "phi3", "postnorm")
 
 
 def supported() -> list[str]:

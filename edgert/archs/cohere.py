@@ -11,21 +11,21 @@ ARCHS = {"command-r": False, "cohere2": True}  # whether layers have windows, wi
 
 
 def build(b: Builder, c: Config) -> None:
-    windows = ARCHS[c.arch]
-    window = c.integer("attention.sliding_window", at_least=1) if windows else 0
-    windowed = c.windowed_layers(4) if windows else [False] * c.n_layer
+    windows = c.windows(4) if ARCHS[c.arch] else []
+    if windows:
+        c.integer("attention.sliding_window", at_least=1)
     rope = b.rope_table()
     x = b.embed()
     for b.layer in range(c.n_layer):
-        p, near = f"blk.{b.layer}.", windowed[b.layer]
+        p, window = f"blk.{b.layer}.", windows[b.layer] if windows else 0
         h = b.layernorm(x, p + "attn_norm.weight")
         q, k, v = b.qkv(h)
         for part, name, heads in ((q, "attn_q_norm.weight", c.n_head), (k, "attn_k_norm.weight", c.n_head_kv)):
             if not windows and b.has(p + name):  # Command R+
                 b.layernorm(part, p + name, groups=heads, out=part)
-            if near or not windows:
+            if window or not windows:
                 b.rope(part, heads, rope, neox=False)
-        a = b.attention(q, k, v, scale=1 / math.sqrt(c.d_k), window=window if near else 0)
+        a = b.attention(q, k, v, scale=1 / math.sqrt(c.d_k), window=window)
         b.residual(x, a, p + "attn_output.weight")
         b.residual(x, b.ffn(h, "silu"), p + "ffn_down.weight")
     b.layer = -1

@@ -14,8 +14,7 @@ LARGEST = {"gemma2": 46, "gemma3": 62}  # layers of the 27B models, whose querie
 
 
 def build(b: Builder, c: Config) -> None:
-    windowed = c.windowed_layers(ARCHS[c.arch])
-    window = c.integer("attention.sliding_window", 0)
+    windows = c.windows(ARCHS[c.arch])
     full = local = b.rope_table()
     if c.arch == "gemma3":
         local = b.rope_table(base=c.real("rope.freq_base_swa", 10000.0), scaling=unscaled(c))
@@ -26,14 +25,14 @@ def build(b: Builder, c: Config) -> None:
     cap = c.real("attn_logit_softcapping", 50.0) if caps else 0.0
     x = b.embed(scale=math.sqrt(c.n_embd))
     for b.layer in range(c.n_layer):
-        p, near = f"blk.{b.layer}.", windowed[b.layer]
+        p, near = f"blk.{b.layer}.", windows[b.layer] > 0
         q, k, v = b.qkv(b.rmsnorm(x, p + "attn_norm.weight"))
         if c.arch == "gemma3":
             b.rmsnorm(q, p + "attn_q_norm.weight", groups=c.n_head, out=q)
             b.rmsnorm(k, p + "attn_k_norm.weight", groups=c.n_head_kv, out=k)
         b.rope(q, c.n_head, local if near else full, neox=True)
         b.rope(k, c.n_head_kv, local if near else full, neox=True)
-        a = b.attention(q, k, v, scale=1 / math.sqrt(width), window=window if near else 0, cap=cap)
+        a = b.attention(q, k, v, scale=1 / math.sqrt(width), window=windows[b.layer], cap=cap)
         join(b, c, x, a, p + "attn_output.weight", p + "post_attention_norm.weight")
         h = b.ffn(b.rmsnorm(x, p + "ffn_norm.weight"), "gelu")
         join(b, c, x, h, p + "ffn_down.weight", p + "post_ffw_norm.weight")
