@@ -15,38 +15,44 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import registry
-    from .errors import ContextLengthError, DownloadError, EdgertError, ModelNotFoundError
+    from .chat_request import ChatRequest, ChatStream
+    from .errors import ContextLengthError, DownloadError, EdgertError, EngineBusy, ModelNotFoundError
     from .formats.errors import FormatError
-    from .generation import Completion, Stream, Timings, Usage
+    from .generation import Completion, Timings, Usage
     from .grammars import ConstraintError
     from .info import ModelInfo, bench_kernels, inspect, memory_bandwidth, system_info, verify
     from .logprobs import TokenLogprob
     from .model import Model
+    from .request import Request
     from .runtime import Progress
     from .sampling import Settings
+    from .scheduler import Stats
     from .vocabulary import Vocabulary, load_tokenizer
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "errors": ("ContextLengthError", "DownloadError", "EdgertError", "ModelNotFoundError"),
+    "chat_request": ("ChatRequest", "ChatStream"),
+    "errors": ("ContextLengthError", "DownloadError", "EdgertError", "EngineBusy", "ModelNotFoundError"),
     "formats.errors": ("FormatError",),
-    "generation": ("Completion", "Stream", "Timings", "Usage"),
+    "generation": ("Completion", "Timings", "Usage"),
     "grammars": ("ConstraintError",),
     "info": ("ModelInfo", "bench_kernels", "inspect", "memory_bandwidth", "system_info", "verify"),
     "logprobs": ("TokenLogprob",),
     "model": ("Model",),
+    "request": ("Request",),
     "runtime": ("Progress",),
     "sampling": ("Settings",),
+    "scheduler": ("Stats",),
     "vocabulary": ("Vocabulary", "load_tokenizer"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Completion", "ConstraintError", "ContextLengthError", "DownloadError", "EdgertError", "FormatError", "Model",
-    "ModelInfo", "ModelNotFoundError", "Progress", "Settings", "Stream", "Timings", "TokenLogprob", "Usage",
-    "Vocabulary", "bench_kernels", "inspect", "load", "load_tokenizer", "memory_bandwidth", "registry", "system_info",
-    "verify",
+    "ChatRequest", "ChatStream", "Completion", "ConstraintError", "ContextLengthError", "DownloadError",
+    "EdgertError", "EngineBusy", "FormatError", "Model", "ModelInfo", "ModelNotFoundError", "Progress", "Request",
+    "Settings", "Stats", "Timings", "TokenLogprob", "Usage", "Vocabulary", "bench_kernels", "inspect", "load",
+    "load_tokenizer", "memory_bandwidth", "registry", "system_info", "verify",
 ]  # fmt: skip
 
 
@@ -57,6 +63,7 @@ def load(
     n_ctx: int | None = None,
     precision: str = "fast",
     kv_type: str = "f16",
+    max_waiting: int = 256,
     progress: Progress | None = None,
 ) -> Model:
     """Open a model: a name from `models.toml`, a path, or `hf:owner/repo/file.gguf` (downloaded if need be).
@@ -65,6 +72,7 @@ def load(
     n_ctx      context in tokens; default: the model's own, if its KV cache fits in a quarter of the memory
     precision  "fast", or "exact": everything in float32
     kv_type    "f16", "bf16" or "f32"
+    max_waiting  requests that may wait before EngineBusy is raised
     progress   called with (what, done, total) while downloading and compiling
     """
     from .errors import EdgertError
@@ -75,11 +83,12 @@ def load(
         raise EdgertError(f"precision {precision!r} is neither 'fast' nor 'exact'")
     if kv_type not in ("f16", "bf16", "f32"):
         raise EdgertError(f"kv_type {kv_type!r} is not one of f16, bf16, f32")
-    for name, value in (("threads", threads), ("n_ctx", n_ctx)):
+    for name, value in (("threads", threads), ("n_ctx", n_ctx), ("max_waiting", max_waiting)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise EdgertError(f"{name}: {value!r} is not a positive whole number")
     path = resolve(model, progress)
-    return Model(path, threads=threads, n_ctx=n_ctx, precision=precision, kv_type=kv_type, progress=progress)
+    return Model(path, threads=threads, n_ctx=n_ctx, precision=precision, kv_type=kv_type, max_waiting=max_waiting,
+                 progress=progress)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

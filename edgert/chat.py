@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from .chat_events import ContentDelta, Event, Reply, ToolCall
+from .chat_events import Reply, ToolCall
 from .chat_messages import ChatError, Message, chosen, functions, plain
 from .chat_parser import ChatParser, Reasoning
 from .chat_tools import call_schema, forced_format, instructions
 from .chat_traits import Traits
-from .errors import EdgertError
 from .generation import Completion
 
 _SPECIAL = re.compile(r"<[^<>]*>|\[[^\[\]]*\]")
@@ -99,63 +98,6 @@ def shown(marks: Sequence[str], vocabulary: Mapping[str, int]) -> list[int]:
     return sorted(vocabulary[text] for text in texts if text in vocabulary)
 
 
-class Answering(Protocol):
-    """A stream of text, as `Stream` is one."""
-
-    def __iter__(self) -> Iterator[str]: ...
-    def close(self) -> None: ...
-    @property
-    def completion(self) -> Completion: ...
-
-
-class ChatStream(Iterator[str]):
-    """An answer as it comes: iterate for pieces of its content, or use `events` for reasoning and tool calls too.
-
-    `close` stops the work; `completion` is there at the end.
-    """
-
-    def __init__(self, stream: Answering, parser: ChatParser) -> None:
-        self._stream, self._parser = stream, parser
-        self._reply = Reply()
-        self._ended = False
-        self._events = self._run()
-
-    def events(self) -> Iterator[Event]:
-        """All that comes, in its order."""
-        return self._events
-
-    def __next__(self) -> str:
-        for event in self._events:
-            if isinstance(event, ContentDelta):
-                return event.text
-        raise StopIteration
-
-    def _run(self) -> Iterator[Event]:
-        for piece in self._stream:
-            yield from self._added(self._parser.feed(piece))
-        self._ended = True
-        yield from self._added(self._parser.finish())
-
-    def _added(self, events: list[Event]) -> list[Event]:
-        for event in events:
-            self._reply.add(event)
-        return events
-
-    def close(self) -> None:
-        """Stop. What has been said so far becomes the completion."""
-        self._stream.close()
-        if not self._ended:
-            self._ended = True
-            self._added(self._parser.finish())
-
-    @property
-    def completion(self) -> ChatCompletion:
-        """The whole answer; EdgertError before its end."""
-        if not self._ended:
-            raise EdgertError("the answer has not ended yet: read the stream to its end or close it")
-        return whole(self._stream.completion, self._reply)
-
-
 def whole(completion: Completion, reply: Reply) -> ChatCompletion:
     """A completion with what the model said taken apart."""
     reason = completion.finish_reason
@@ -163,11 +105,3 @@ def whole(completion: Completion, reply: Reply) -> ChatCompletion:
     shared = {name: getattr(completion, name) for name in completion.__dataclass_fields__}
     shared |= {"text": reply.content, "finish_reason": "tool_calls" if calls and reason == "stop" else reason}
     return ChatCompletion(**shared, reasoning=reply.reasoning, tool_calls=calls, message=reply.as_message())
-
-
-def parsed(completion: Completion, parser: ChatParser) -> ChatCompletion:
-    """A completion that came as a whole, taken apart."""
-    reply = Reply()
-    for event in [*parser.feed(completion.text), *parser.finish()]:
-        reply.add(event)
-    return whole(completion, reply)

@@ -15,3 +15,7 @@ class DownloadError(EdgertError):
 
 class ContextLengthError(EdgertError):
     """The prompt, or the prompt and its answer, need more positions than the context has; names both counts."""
+
+
+class EngineBusy(EdgertError):
+    """As many requests as may wait are waiting already: try again later, or load the model with more `max_waiting`."""

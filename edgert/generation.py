@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Generator, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from .constrain import Constraint
-from .errors import EdgertError
 from .formats.tokenizer import StreamDecoder, Tokenizer
 from .logprobs import PromptLogprobs, Row, TokenLogprob
 from .sampling import Sampler
-
-if TYPE_CHECKING:
-    from . import kv
-    from .model import Model
 
 F32 = npt.NDArray[np.float32]
 
@@ -35,12 +28,13 @@ class Usage:
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds. prompt_s: until the first token's logits; decode_s: the tokens after the first."""
+    """Seconds. prompt_s: from the beginning of the work to the first token's logits; decode_s: the tokens after it."""
 
     prompt_s: float
     decode_s: float
     prompt_rate: float  # tokens per second that were not cached
     decode_rate: float  # tokens per second after the first
+    queued_s: float = 0.0  # before the work began
 
 
 @dataclass(frozen=True)
@@ -89,8 +83,17 @@ class Answer:
         self._text: list[str] = []
         self._ids: list[int] = []
         self._reason = "length"
-        self._start = time.perf_counter()
-        self._first = self._last = self._start
+        self._made = self._start = self._first = self._last = time.perf_counter()
+
+    def start(self, cached: int) -> None:
+        """The work begins; so many tokens of the prompt were in the cache."""
+        self.cached = cached
+        self._start = self._first = self._last = time.perf_counter()
+
+    @property
+    def generated(self) -> int:
+        """Tokens so far."""
+        return len(self._ids)
 
     def advance(self, logits: F32) -> str:
         """Choose the next token from logits (n_vocab,), which are changed; the text that became certain."""
@@ -140,75 +143,11 @@ class Answer:
         fresh, rest = len(self.prompt) - self.cached, max(0, len(self._ids) - 1)
         return Completion(
             "".join(self._text), self._ids, self._reason, Usage(len(self.prompt), len(self._ids), self.cached),
-            Timings(prompt_s, decode_s, fresh / prompt_s if prompt_s else 0.0, rest / decode_s if decode_s else 0.0),
+            Timings(prompt_s, decode_s, fresh / prompt_s if prompt_s else 0.0, rest / decode_s if decode_s else 0.0,
+                    self._start - self._made),
             self._logprobs if self._alternatives is not None else None,
             self.scores.tokens if self.scores is not None else None,
         )  # fmt: skip
-
-
-class Stream(Iterator[str]):
-    """Pieces of an answer, whole characters each. `close` stops the work; `completion` is there at the end."""
-
-    def __init__(self, model: Model, answer: Answer) -> None:
-        self._model, self._answer = model, answer
-        self._pieces: Generator[str, None, None] = self._run()
-        self._ended = False
-
-    def __next__(self) -> str:
-        try:
-            return next(self._pieces)
-        except StopIteration:
-            self._ended = True
-            raise
-
-    def close(self) -> None:
-        """Stop. What has been said so far becomes the completion."""
-        if not self._ended:
-            self._pieces.close()
-            self._answer.cancel()
-            self._ended = True
-
-    @property
-    def completion(self) -> Completion:
-        """The whole answer; EdgertError before its end."""
-        if not self._ended:
-            raise EdgertError("the answer has not ended yet: read the stream to its end or close it")
-        return self._answer.completion()
-
-    def _run(self) -> Generator[str, None, None]:
-        model, answer = self._model, self._answer
-        logits = np.empty((1, model.n_vocab), np.float32)
-        with model.lease(answer) as sequence:
-            model.feed_prompt(sequence, answer, logits)
-            while True:
-                if piece := answer.advance(logits[0]):
-                    yield piece
-                if answer.token is None:
-                    return
-                model.feed_tokens([(sequence, answer.token)], logits)
-
-
-def run_together(model: Model, answers: Sequence[Answer], most: int) -> None:
-    """Generate all answers, at most `most` in one decode step and as fit in the cache; one joins when one ends."""
-    waiting = list(reversed(answers))
-    running: list[tuple[Answer, kv.Sequence, ExitStack]] = []
-    logits = np.empty((most, model.n_vocab), np.float32)
-    with ExitStack() as everything:
-        while waiting or running:
-            while waiting and len(running) < most and model.fits([a for a, _, _ in running] + waiting[-1:]):
-                answer, stack = waiting.pop(), everything.enter_context(ExitStack())
-                sequence = stack.enter_context(model.lease(answer))
-                model.feed_prompt(sequence, answer, logits[:1])
-                answer.advance(logits[0])
-                running.append((answer, sequence, stack))
-            for answer, _, stack in running:
-                if answer.token is None:
-                    stack.close()
-            running = [r for r in running if r[0].token is not None]
-            if running:
-                model.feed_tokens([(s, a.token) for a, s, _ in running if a.token is not None], logits[: len(running)])
-                for i, (answer, _, _) in enumerate(running):
-                    answer.advance(logits[i])
 
 
 def _cut(text: str, stop: Sequence[str]) -> tuple[str, bool]:

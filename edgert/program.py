@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
+import math
 import struct
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -134,7 +137,8 @@ class Program:
         self._bind_tables(base + tables_at)
         self._gguf, self._base = gguf, base
         self.table, self._args = self._link(kernels)
-        self.stops = self._slices()
+        self.stops = self._stops()
+        self._at = 0
 
     @staticmethod
     def arena_bytes(plan: Plan, sizes: Sizes) -> int:
@@ -192,23 +196,31 @@ class Program:
         structs[:] = slots
         return table, structs
 
-    def _slices(self) -> list[int]:
-        """Ends of the stretches that run without returning to Python: a layer each, so that Ctrl-C is seen."""
-        stops = []
-        for i, op in enumerate(self.plan.ops[:-1]):
-            if self.barriers[i] and self.plan.ops[i + 1].layer != op.layer:
-                stops.append(i + 1)
-        return [*stops, len(self.plan.ops)]
+    def _stops(self) -> list[int]:
+        """Ends of the stretches that can run by themselves: wherever all threads wait anyway."""
+        return [i + 1 for i, waits in enumerate(self.barriers) if waits]
 
-    def run(self, team: Team, logits: int, *, sliced: bool) -> None:
-        """Run once on the batch. `logits`: address for the rows that want them. Sliced: KeyboardInterrupt can occur
-        between layers."""
+    def begin(self, logits: int) -> None:
+        """Start a run on what the batch holds now. `logits`: address for the rows that want them."""
         self._batch[layout.BATCH_LOGITS] = logits
         self._args[self._logits_slots] = logits
-        start = 0
-        for stop in self.stops if sliced else self.stops[-1:]:
-            team.run(self.table, start, stop)
-            start = stop
+        self._at = 0
+
+    def advance(self, team: Team, until: float) -> bool:
+        """Go on with the run up to a time (of time.perf_counter), at least by one stretch; whether it has ended.
+
+        Other programs may run in between, if their arenas are their own.
+        """
+        if until == math.inf:
+            team.run(self.table, self._at, len(self.table))
+            return True
+        first = bisect.bisect_right(self.stops, self._at)
+        for stop in self.stops[first:]:
+            team.run(self.table, self._at, stop)
+            self._at = stop
+            if time.perf_counter() >= until:
+                break
+        return self._at == len(self.table)
 
     def describe(self) -> list[str]:
         """One line per op: kernel, what it works on, weight bytes, barrier."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from .program import Program, Sizes, kernel_names
 from .rope import RopeTable, inverse_frequencies
 
 F32 = npt.NDArray[np.float32]
+Rows = tuple[kv.Sequence, Sequence[int]]  # ids to append to a sequence
 Progress = Callable[[str, int, int | None], None]  # (what, done, total)
 
 PROMPT_ROWS, DECODE_ROWS = 512, 32
@@ -148,11 +150,12 @@ class Runtime:
             "prompt": Sizes(min(PROMPT_ROWS, -(-self.n_ctx // tile) * tile), PROMPT_ROWS, tile, self.threads),
             "decode": Sizes(DECODE_ROWS, DECODE_ROWS, tile, self.threads),
         }
-        need = max(Program.arena_bytes(self.plans[p], sizes[p]) for p in sizes)
-        self._arena = team.reserve(need)
-        self._batch = Batch(PROMPT_ROWS)
+        # Each phase has its own arena, so that decode steps can run within a prompt's.
+        self._arenas = {p: team.reserve(Program.arena_bytes(self.plans[p], sizes[p])) for p in sizes}
+        self._batches = {p: Batch(sizes[p].tokens) for p in sizes}
+        headers = {p: self._batches[p].header for p in sizes}
         self.programs = {
-            p: Program(self.plans[p], sizes[p], self.kernels, self.gguf, self._arena, self._batch.header, bound)
+            p: Program(self.plans[p], sizes[p], self.kernels, self.gguf, self._arenas[p], headers[p], bound)
             for p in sizes
         }
         self._sizes = sizes
@@ -163,10 +166,8 @@ class Runtime:
         share = int(psutil.virtual_memory().total * KV_SHARE) // max(1, token_bytes * layout.PAGE)
         return max(context + DECODE_ROWS, min(context * DECODE_ROWS, share))
 
-    def step(
-        self, phase: str, rows: Sequence[tuple[kv.Sequence, Sequence[int]]], want: Sequence[int], out: F32
-    ) -> None:
-        """Feed tokens to sequences and get logits.
+    def begin(self, phase: str, rows: Sequence[Rows], want: Sequence[int], out: F32) -> None:
+        """Start to feed tokens to sequences.
 
         rows: (sequence, ids to append) each; together at most the phase's rows. want: which of all rows, in order,
         need logits; out: f32 (len(want), n_vocab) that receives them.
@@ -175,13 +176,17 @@ class Runtime:
             raise EdgertError("the model is closed")
         for sequence, ids in rows:
             sequence.extend(ids, prompt=phase == "prompt")
-        self._batch.fill(rows, want)
+        self._batches[phase].fill(rows, want)
         longest = max(len(sequence.tokens) for sequence, _ in rows)
         for rope in self._ropes:
             rope.fill(longest)
-        self.programs[phase].run(
-            self._team, int(out.ctypes.data), sliced=phase == "prompt" or self.precision == "exact"
-        )
+        self.programs[phase].begin(int(out.ctypes.data))
+
+    def advance(self, phase: str, until: float = math.inf) -> bool:
+        """Go on up to a time (of time.perf_counter); whether all is done. The other phase may run in between."""
+        if self._team is None:
+            raise EdgertError("the model is closed")
+        return self.programs[phase].advance(self._team, until)
 
     def max_rows(self, phase: str) -> int:
         return self._sizes[phase].tokens
@@ -201,7 +206,7 @@ class Runtime:
         self._team.close()
         self._team = None
         self.pool.close()
-        del self.programs, self.pool, self._arena, self._batch, self._ropes
+        del self.programs, self.pool, self._arenas, self._batches, self._ropes
         self.gguf.close()
         gc.collect()
 
@@ -219,7 +224,7 @@ class Batch:
         self.header[layout.BATCH_STARTS] = starts
         self.header[layout.BATCH_TABLES] = self._tables.ctypes.data
 
-    def fill(self, rows: Sequence[tuple[kv.Sequence, Sequence[int]]], want: Sequence[int]) -> None:
+    def fill(self, rows: Sequence[Rows], want: Sequence[int]) -> None:
         """The ids must already be in their sequences."""
         tokens, positions, seqs, out, starts = self._i32
         n = 0
