@@ -6,11 +6,11 @@ The methods live in `emit` (tensors, matmuls), `emit_rows` (embeddings, norms, g
 
 from __future__ import annotations
 
+from .config import Config
 from .emit import BATCH
 from .emit_attention import AttentionOps, attention_scale, unscaled
 from .emit_experts import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN, ExpertOps
 from .formats.errors import FormatError
-from .formats.gguf import Gguf
 from .plan import Count, Plan, Special, View
 
 __all__ = [
@@ -34,14 +34,17 @@ class Builder(AttentionOps, ExpertOps):
             bias = self.vector("output.bias", c.n_vocab)
             self._op("act.add_bias", [], [], "", "output.bias", count=Count("out"), bias=bias, y=logits,
                      ld=4 * c.n_vocab, n=c.n_vocab).state = True  # fmt: skip
+        if (factor := self.scale_of("output.weight")) is not None:
+            scale *= float(factor[0])
         if scale != 1 or cap:
             self._op("act.head_scale", [], [], "", "logits", count=Count("out"), batch=BATCH, n=c.n_vocab, factor=scale,
                      cap=cap).state = True  # fmt: skip
 
 
-def check_all_used(gguf: Gguf, plan: Plan) -> None:
-    """FormatError for a tensor that the architecture did not use: it might change the result."""
+def check_all_used(c: Config, plan: Plan) -> None:
+    """FormatError for a tensor or a key that the architecture did not use: it might change the result."""
     optional = {"rope_factors_long.weight", "rope_factors_short.weight"}
-    for name in gguf.tensors:
+    for name in c.gguf.tensors:
         if name not in plan.used and name not in optional:
-            raise FormatError(f"{gguf.path}: tensor {name}: not known to the architecture; results would be wrong")
+            raise FormatError(f"{c.gguf.path}: tensor {name}: not known to {c.arch} models; results would be wrong")
+    c.check_all_read()

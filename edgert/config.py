@@ -10,6 +10,27 @@ from .formats.tokenizer import Tokenizer
 
 MAX_LAYERS, MAX_HEADS, MAX_EXPERTS = 1024, 4096, 4096
 
+# Keys that change the result, and the values with which they do not: what an architecture does not read must have one.
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
+    "attention.scale": (0.0,),
+    "attention.temperature_scale": (0.0,),
+    "attn_logit_softcapping": (0.0,),
+    "embedding_scale": (0.0, 1.0),
+    "expert_gating_func": (0, 1),
+    "final_logit_softcapping": (0.0,),
+    "hidden_activation": (),
+    "logit_scale": (0.0, 1.0),
+    "nextn_predict_layers": (0,),
+    "residual_scale": (0.0, 1.0),
+    "rope.dimension_sections": (),
+    "router_logit_softcapping": (0.0,),
+    "swiglu_clamp_exp": (),
+    "swiglu_clamp_shexp": (),
+}
+
 
 @dataclass(frozen=True)
 class RopeScaling:
@@ -31,6 +52,7 @@ class Config:
     def __init__(self, gguf: Gguf) -> None:
         self.gguf = gguf
         self.meta = gguf.metadata
+        self._read: set[str] = set()
         self.arch = self.meta.get_str("general.architecture")
         self.n_layer = self.integer("block_count", at_least=1, at_most=MAX_LAYERS)
         self.n_embd = self.integer("embedding_length", at_least=1, at_most=1 << 20)
@@ -94,8 +116,12 @@ class Config:
             raise self.error("rope.scaling.yarn_beta_slow", f"{scaling.beta_slow} is not below {scaling.beta_fast}")
         return scaling
 
-    def n_ff(self) -> int:
-        return self.integer("feed_forward_length", at_least=1, at_most=1 << 24)
+    def n_ff(self, layer: int = 0) -> int:
+        """Width of a layer's feed-forward."""
+        n = self.meta.get_per_layer(self._key("feed_forward_length"), self.n_layer, at_least=1)[layer]
+        if n > 1 << 24:
+            raise self.error("feed_forward_length", f"{n} is more than {1 << 24}")
+        return n
 
     def eps(self, key: str) -> float:
         """`layer_norm_rms_epsilon` or `layer_norm_epsilon`, which the architecture's norms need."""
@@ -105,23 +131,36 @@ class Config:
         return eps
 
     def integer(self, key: str, default: int | None = None, *, at_least: int = 0, at_most: int = 2**31 - 1) -> int:
-        return self.meta.get_int(f"{self.arch}.{key}", default, at_least=at_least, at_most=at_most)
+        return self.meta.get_int(self._key(key), default, at_least=at_least, at_most=at_most)
 
     def real(self, key: str, default: float | None = None) -> float:
-        return self.meta.get_float(f"{self.arch}.{key}", default)
+        return self.meta.get_float(self._key(key), default)
 
     def factor(self, key: str, default: float = 1.0) -> float:
         """A number that something is multiplied with or divided by; 0 means 1, as in llama.cpp."""
         return self.real(key, default) or 1.0
 
     def text(self, key: str, default: str | None = None) -> str:
-        return self.meta.get_str(f"{self.arch}.{key}", default)
+        return self.meta.get_str(self._key(key), default)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
-        return self.meta.get_bool(f"{self.arch}.{key}", default)
+        return self.meta.get_bool(self._key(key), default)
 
     def has(self, key: str) -> bool:
         return f"{self.arch}.{key}" in self.meta
+
+    def _key(self, key: str) -> str:
+        self._read.add(key)
+        return f"{self.arch}.{key}"
+
+    def check_all_read(self) -> None:
+        """FormatError for a key that changes the result and that nothing has read."""
+        for key, neutral in NEUTRAL.items():
+            if key in self._read or not self.has(key):
+                continue
+            value = self.meta[f"{self.arch}.{key}"]
+            if not isinstance(value, int | float | str) or value not in neutral:
+                raise self.error(key, f"is not supported in {self.arch} models; results would be wrong")
 
     def error(self, key: str, problem: str) -> FormatError:
         return self.meta.error(f"{self.arch}.{key}", problem)

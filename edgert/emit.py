@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from .config import Config
 from .formats.gguf import TensorInfo
 from .kernels_cpu import layout
@@ -49,20 +52,50 @@ class Emitter:
         self.plan.used.add(name)
         return info
 
-    def vector(self, name: str, n: int) -> Weight:
-        """The F32 tensor `name` of n values."""
-        info = self.tensor(name, n)
-        if info.type.name != "F32":
-            raise self.gguf.error(f"tensor {name}", f"is {info.type.name}, norms and biases must be F32")
-        return Weight(name)
+    def vector(self, name: str, *shape: int) -> Weight | Special:
+        """The tensor `name` of float32 values, widened if the file has it in 16 bits: norms, biases, scales."""
+        if self.tensor(name, *shape).type.name == "F32":
+            return Weight(name)
+        return self.constant(self.floats(name, *shape))
+
+    def floats(self, name: str, *shape: int) -> npt.NDArray[np.float32]:
+        """The values of a tensor that `vector` takes, flat."""
+        info, data = self.tensor(name, *shape), self.gguf.data(name).tobytes()
+        if info.type.name == "BF16":
+            return (np.frombuffer(data, np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+        if info.type.name not in ("F32", "F16"):
+            raise self.gguf.error(f"tensor {name}", f"is {info.type.name}; norms, biases and scales must be floats")
+        return np.frombuffer(data, np.float32 if info.type.name == "F32" else np.float16).astype(np.float32)
+
+    def constant(self, values: npt.NDArray[np.floating]) -> Special:
+        """A table of float32 that kernels can read."""
+        table = values.astype(np.float32)
+        for i, known in enumerate(self.plan.constants):
+            if np.array_equal(known, table):
+                return Special("constant", i)
+        self.plan.constants.append(table)
+        return Special("constant", len(self.plan.constants) - 1)
+
+    def scale_of(self, name: str, n: int = 1) -> npt.NDArray[np.float32] | None:
+        """What the products of a weight (or of each of n experts) are scaled by, where the file says: NVFP4."""
+        stem = name.removesuffix("weight")
+        if self.has(stem + "input_scale"):  # for hardware that quantises activations with it
+            self.plan.used.add(stem + "input_scale")
+        return self.floats(stem + "scale", n) if self.has(stem + "scale") else None
 
     # ---- matmul, and activations in the form it wants ----
 
     def matmul(self, x: View, name: str, n: int, *, add_to: View | None = None, out: View | None = None) -> View:
         """x @ W^T with W (n, x.n) = tensor `name`, plus its bias where the file has one; added to `add_to` if given."""
         self.tensor(name, x.n, n)
-        y = add_to or out or self._new(name.split(".")[-2], n, x.rows)
-        self._matmul(x, name, n, y, accumulate=add_to is not None)
+        scale = self.scale_of(name)
+        y = add_to if add_to and scale is None else out or self._new(name.split(".")[-2], n, x.rows)
+        self._matmul(x, name, n, y, accumulate=y is add_to)
+        if scale is not None and add_to is None:
+            self.scale(y, float(scale[0]))
+        elif scale is not None and add_to is not None:
+            self.add(y, add_to, float(scale[0]))
+            y = add_to
         self.add_bias(y, bias_of(name))
         return y
 
@@ -77,6 +110,16 @@ class Emitter:
             part, result = x.columns(x.n // heads * h, k), y.columns(y.n // heads * h, n)
             self._matmul(part, name, n, result, part_of=(h, heads))
         return y
+
+    def scale(self, y: View, factor: float) -> None:
+        """y *= factor."""
+        self._op("act.scale", [y], [y], y.rows, "scale", count=Count(y.rows), y=y, ld=y.ld, n=y.n, factor=factor)
+
+    def add(self, x: View, y: View, scale: float = 1.0) -> None:
+        """y += scale * x, for rows of the same stride."""
+        if x.ld != y.ld:
+            raise AssertionError("add needs rows of the same stride")
+        self._op("act.add", [x, y], [y], y.rows, "add", count=Count(y.rows), x=x, y=y, ld=y.ld, n=y.n, scale=scale)
 
     def add_bias(self, y: View, name: str) -> None:
         """y += the vector `name`, if the file has it."""

@@ -6,7 +6,6 @@ import dataclasses
 import math
 
 import numpy as np
-import numpy.typing as npt
 
 from .config import Config, RopeScaling
 from .emit import BATCH, CURSOR
@@ -29,8 +28,8 @@ class AttentionOps(RowOps):
             factors = "rope_factors_long.weight" if long else "rope_factors_short.weight"
         elif scaling.kind == "longrope":
             raise self.gguf.error("tensor rope_factors_long.weight", "is missing; longrope scaling needs it")
-        if factors:
-            self.vector(factors, c.n_rot // 2)
+        if factors and self.tensor(factors, c.n_rot // 2).type.name != "F32":
+            raise self.gguf.error(f"tensor {factors}", "is not F32")
         self.plan.ropes.append(Rope(c.n_rot, base or c.rope_base, scaling, factors))
         return len(self.plan.ropes) - 1
 
@@ -104,7 +103,7 @@ class AttentionOps(RowOps):
         heads = np.arange(self.c.n_head)
         n = 1 << (self.c.n_head.bit_length() - 1)  # heads beyond a power of two lie between the others
         powers = np.where(heads < n, (heads + 1) / n, (2 * (heads - n) + 1) / (2 * n))
-        return self._constant(2.0 ** (-largest * powers))
+        return self.constant(2.0 ** (-largest * powers))
 
     def scale_by_position(self, x: View, length: int, factor: float) -> None:
         """x *= 1 + factor * ln(1 + floor(position / length)) (Llama 4's temperature for long contexts)."""
@@ -115,17 +114,8 @@ class AttentionOps(RowOps):
         if self.n_ctx <= length:
             return
         table = 1 + factor * np.log1p(np.arange(self.n_ctx) // length)
-        self._op("rows.scale_at", [x], [x], x.rows, "temperature", batch=BATCH, table=self._constant(table), y=x,
+        self._op("rows.scale_at", [x], [x], x.rows, "temperature", batch=BATCH, table=self.constant(table), y=x,
                  ldy=x.ld, n=x.n)  # fmt: skip
-
-    def _constant(self, values: npt.NDArray[np.float64]) -> Special:
-        """A table of float32 that kernels can read."""
-        table = values.astype(np.float32)
-        for i, known in enumerate(self.plan.constants):
-            if np.array_equal(known, table):
-                return Special("constant", i)
-        self.plan.constants.append(table)
-        return Special("constant", len(self.plan.constants) - 1)
 
 
 def attention_scale(c: Config) -> float:

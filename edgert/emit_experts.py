@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .emit import EXPERT_OF, SEGMENTS, bias_of
 from .emit_rows import RowOps
-from .plan import Buffer, Count, Special, View, Weight
+from .plan import Buffer, Count, Special, View
 
 SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN = 1, 2, 3  # gating, as GGUF numbers it
 
@@ -80,9 +80,11 @@ class ExpertOps(RowOps):
         self.tensor(name, x.n, n, self.c.n_expert)
         y = self._new(name.split(".")[-2], n, "slots")
         self._matmul(x, name, n, y, experts=self.c.n_expert)
-        bias = bias_of(name)
-        if self.has(bias):
-            self.tensor(bias, n, self.c.n_expert)
-            self._op("moe.add_bias", [y], [y], "slots", bias, count=Count("slots"), bias=Weight(bias),
+        scales, bias = self.scale_of(name, self.c.n_expert), bias_of(name)
+        if scales is not None:
+            self._op("moe.scale", [y], [y], "slots", "scale", count=Count("slots"), scales=self.constant(scales),
                      expert_of=EXPERT_OF, y=y, ld=y.ld, n=n)  # fmt: skip
+        if self.has(bias):
+            self._op("moe.add_bias", [y], [y], "slots", bias, count=Count("slots"),
+                     bias=self.vector(bias, n, self.c.n_expert), expert_of=EXPERT_OF, y=y, ld=y.ld, n=n)  # fmt: skip
         return y

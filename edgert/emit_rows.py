@@ -47,9 +47,7 @@ class RowOps(Emitter):
     def layernorm(self, x: View, name: str, *, groups: int = 1, out: View | None = None) -> View:
         """Norm of each row, with a bias where the file has one; of `groups` parts (heads) with weights of their own."""
         n, bias = x.n // groups, bias_of(name)
-        if groups > 1:
-            self.tensor(name, n, groups)
-        weight = Weight(name) if groups > 1 else self.vector(name, n)
+        weight = self.vector(name, n, groups) if groups > 1 else self.vector(name, n)
         y = out or self._new("norm", x.n, x.rows)
         self._op("norm.layernorm", [x], [y], x.rows, name, count=Count(x.rows), x=x, ldx=x.ld, w=weight,
                  bias=self.vector(bias, n) if self.has(bias) else 0, y=y, ldy=y.ld, n=n, groups=groups,
@@ -64,12 +62,6 @@ class RowOps(Emitter):
             self.matmul(h, name, x.n, add_to=x)
         else:
             self.add(self.matmul(h, name, x.n), x, scale)
-
-    def add(self, x: View, y: View, scale: float = 1.0) -> None:
-        """y += scale * x, for rows of the same stride."""
-        if x.ld != y.ld:
-            raise AssertionError("add needs rows of the same stride")
-        self._op("act.add", [x, y], [y], y.rows, "add", count=Count(y.rows), x=x, y=y, ld=y.ld, n=y.n, scale=scale)
 
     def clamp(self, y: View, limit: float) -> None:
         """y within +-limit; 0: no limit."""
@@ -106,7 +98,7 @@ class RowOps(Emitter):
 
     def ffn(self, h: View, unit: str, *, gated: bool = True, n_ff: int = 0, suffix: str = "") -> View:
         """The hidden rows of this block's feed-forward; gate and up may lie in one tensor, ffn_up, gate first."""
-        n, p = n_ff or self.c.n_ff(), f"blk.{self.layer}."
+        n, p = n_ff or self.c.n_ff(self.layer), f"blk.{self.layer}."
         gate, up = f"{p}ffn_gate{suffix}.weight", f"{p}ffn_up{suffix}.weight"
         if not gated:
             return self.unit(self.matmul(h, up, n), unit)

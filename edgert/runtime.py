@@ -34,7 +34,7 @@ def make_plan(config: Config, phase: str, precision: str, level: isa.Level, kv_t
     build = archs.find(config)
     builder = Builder(config, phase, precision, level, kv_type, n_ctx)
     build(builder, config)
-    check_all_used(config.gguf, builder.plan)
+    check_all_used(config, builder.plan)
     return builder.plan
 
 

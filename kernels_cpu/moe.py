@@ -164,3 +164,13 @@ def add_bias(tid, nth, count, bias, expert_of, y, ld, n):
         for i in range(n):
             p = y + ld * s + 4 * i
             set_f32(p, f32_at(p) + f32_at(b + 4 * i))
+
+
+def scale(tid, nth, count, scales, expert_of, y, ld, n):
+    """y (slots, n) *= scales[expert] (experts,)."""
+    m = i64_at(count)
+    for s in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
+        factor = f32_at(scales + 4 * i32_at(expert_of + 4 * s))
+        for i in range(n):
+            p = y + ld * s + 4 * i
+            set_f32(p, f32_at(p) * factor)

@@ -22,7 +22,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +75,18 @@ def tensors(recipe: dict[str, Any]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
 
 def build(recipe: dict[str, Any], path: Path) -> Path:
     """Write the model of a recipe to `path` (GGUF v3) and return the path."""
-    writer = gguf.GGUFWriter(path, recipe["meta"]["general.architecture"][1])  # writes general.architecture itself
-    for key, (kind, value) in recipe["meta"].items():
+    return write(recipe["meta"], dict(tensors(recipe)), path)
+
+
+def write(
+    meta: dict[str, Any],
+    arrays: dict[str, npt.NDArray[Any]],
+    path: Path,
+    raw: dict[str, gguf.GGMLQuantizationType] | None = None,
+) -> Path:
+    """Write a model of metadata as in recipes and of arrays; those in `raw` are bytes of blocks of that type."""
+    writer = gguf.GGUFWriter(path, meta["general.architecture"][1])  # writes general.architecture itself
+    for key, (kind, value) in meta.items():
         if key == "general.architecture":
             continue
         element = SCALAR_TYPES[kind.strip("[]")]
@@ -84,8 +94,8 @@ def build(recipe: dict[str, Any], path: Path) -> Path:
             writer.add_key_value(key, value, gguf.GGUFValueType.ARRAY, element)
         else:
             writer.add_key_value(key, value, element)
-    for name, values in tensors(recipe):
-        writer.add_tensor(name, values)
+    for name, values in arrays.items():
+        writer.add_tensor(name, values, raw_dtype=(raw or {}).get(name))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -97,3 +107,20 @@ def load_recipe(path: Path) -> dict[str, Any]:
     """Read a recipe file."""
     recipe: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return recipe
+
+
+Arrays = dict[str, npt.NDArray[Any]]
+Meta = dict[str, Any]
+Change = Callable[[Meta, Arrays], None]
+
+
+def rewrite(recipe: dict[str, Any], change: Change, path: Path) -> Path:
+    """Write the model of a recipe after `change` has altered its metadata and tensors in place."""
+    meta, arrays = dict(recipe["meta"]), dict(tensors(recipe))
+    change(meta, arrays)
+    return write(meta, arrays, path)
+
+
+def key(meta: Meta, name: str) -> str:
+    """The full name of an architecture's own key."""
+    return f"{meta['general.architecture'][1]}.{name}"

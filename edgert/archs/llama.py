@@ -22,18 +22,13 @@ class Traits:
 
 
 ARCHS = {
-    "llama": Traits(),
+    **dict.fromkeys(("llama", "internlm2", "mistral3"), Traits()),
+    **dict.fromkeys(("granite", "granitemoe", "minicpm"), Traits(scales=True)),
+    **dict.fromkeys(("qwen3", "qwen3moe"), Traits(neox=True, qk_norm="head")),
     "arcee": Traits(unit="relu2"),
-    "granite": Traits(scales=True),
-    "granitemoe": Traits(scales=True),
-    "internlm2": Traits(),
-    "minicpm": Traits(scales=True),
-    "mistral3": Traits(),
     "olmoe": Traits(neox=True, qk_norm="row", normalise=False),
     "qwen2": Traits(neox=True),
     "qwen2moe": Traits(neox=True, normalise=False),
-    "qwen3": Traits(neox=True, qk_norm="head"),
-    "qwen3moe": Traits(neox=True, qk_norm="head"),
     "seed_oss": Traits(neox=True, ffn_norm="post_attention_norm"),
     "smollm3": Traits(no_rope_every=4),
 }
@@ -63,17 +58,20 @@ def attend(b: Builder, c: Config, t: Traits, x: View, p: str, rope: int | None, 
     if rope is not None:
         b.rope(q, c.n_head, rope, neox=t.neox)
         b.rope(k, c.n_head_kv, rope, neox=t.neox)
-    b.scale_by_position(q, c.rope_scaling.original_context, c.real("attention.temperature_scale", 0.0))
+    if c.arch == "mistral3":
+        b.scale_by_position(q, c.rope_scaling.original_context, c.real("attention.temperature_scale", 0.0))
     b.residual(x, b.attention(q, k, v, scale=attention_scale(c)), p + "attn_output.weight", residual)
 
 
 def feed_forward(b: Builder, c: Config, t: Traits, x: View, p: str, residual: float) -> None:
     h = b.rmsnorm(x, f"{p}{t.ffn_norm}.weight")
-    if not c.n_expert or not b.has(p + "ffn_gate_inp.weight"):
-        b.residual(x, b.ffn(h, t.unit, gated=t.unit == "silu"), p + "ffn_down.weight", residual)
-        return
-    n_ff = c.integer("expert_feed_forward_length", 0) or c.n_ff() // (c.n_expert_used if c.arch == "qwen2moe" else 1)
+    if not b.has(p + "ffn_gate_inp.weight"):
+        return b.residual(x, b.ffn(h, t.unit, gated=t.unit == "silu"), p + "ffn_down.weight", residual)
+    shares = (
+        max(1, c.n_expert_used) if c.arch == "qwen2moe" else 1
+    )  # where experts have no length of their own
+    n_ff = c.integer("expert_feed_forward_length", 0) or c.n_ff(b.layer) // shares
     y = b.moe(h, n_ff, t.unit, normalise=t.normalise, scale=c.factor("expert_weights_scale"))
     if b.has(p + "ffn_up_shexp.weight"):
-        b.shared_expert(h, y, c.integer("expert_shared_feed_forward_length", 0) or c.n_ff())
+        b.shared_expert(h, y, c.integer("expert_shared_feed_forward_length", 0) or c.n_ff(b.layer))
     b.add(y, x, residual)

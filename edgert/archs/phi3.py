@@ -19,7 +19,7 @@ def build(b: Builder, c: Config) -> None:
         b.residual(x, b.attention(q, k, v, scale=attention_scale(c)), p + "attn_output.weight")
         h = b.rmsnorm(x, p + "ffn_norm.weight")
         if b.has(p + "ffn_gate_inp.weight"):
-            b.add(b.moe(h, c.n_ff(), "silu", normalise=True, scale=c.factor("expert_weights_scale")), x)
+            b.add(b.moe(h, c.n_ff(b.layer), "silu", normalise=True, scale=c.factor("expert_weights_scale")), x)
         else:
             b.residual(x, b.ffn(h, "silu"), p + "ffn_down.weight")
     b.layer = -1

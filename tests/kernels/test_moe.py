@@ -12,7 +12,7 @@ from quant_blocks import dequantize, random_weights
 
 TYPES = ("Q4_0", "Q6_K")
 KERNELS = [
-    "moe.route", "moe.group", "moe.gather", "moe.combine", "moe.add_bias",
+    "moe.route", "moe.group", "moe.gather", "moe.combine", "moe.add_bias", "moe.scale",
     "act.quantise_rows", "act.quantise_tiles", "act.pack_tiles",
     *(f"{kernel}[{name}]" for kernel in ("gemm.prompt", "gemm.exact", "gemv.decode") for name in TYPES),
 ]  # fmt: skip
@@ -93,12 +93,15 @@ def test_route_by_softmax_of_chosen(level: str) -> None:
     np.testing.assert_allclose(weights, softmax(np.take_along_axis(logits, expected, axis=1)), rtol=2e-6)
 
 
-def test_add_bias(level: str) -> None:
-    """Each slot gets the bias of its expert."""
+def test_add_bias_and_scale(level: str) -> None:
+    """Each slot gets the bias of its expert, or its scale."""
     bias, experts = np.random.default_rng(9).random((3, 21)).astype(np.float32), np.array([2, 0, 0, 1], np.int32)
     y = np.random.default_rng(10).random((4, 21)).astype(np.float32)
     expected = y + bias[experts]
     run("moe.add_bias", level, 3, count=count(4), bias=bias, expert_of=experts, y=y, ld=y.strides[0], n=21)
+    np.testing.assert_array_equal(y, expected)
+    expected = y * bias[0, experts][:, None]
+    run("moe.scale", level, 3, count=count(4), scales=bias, expert_of=experts, y=y, ld=y.strides[0], n=21)
     np.testing.assert_array_equal(y, expected)
 
 
