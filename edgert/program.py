@@ -138,6 +138,7 @@ class Program:
         self._gguf, self._base = gguf, base
         self.table, self._args = self._link(kernels)
         self.stops = self._stops()
+        self._seconds = [0.0] * len(self.stops)  # that each stretch took last
         self._at = 0
 
     @staticmethod
@@ -209,16 +210,19 @@ class Program:
     def advance(self, team: Team, until: float) -> bool:
         """Go on with the run up to a time (of time.perf_counter), at least by one stretch; whether it has ended.
 
-        Other programs may run in between, if their arenas are their own.
+        A stretch that would end too late, going by the last time, is left for the next call. Other programs may run in
+        between, if their arenas are their own.
         """
         if until == math.inf:
             team.run(self.table, self._at, len(self.table))
             return True
-        first = bisect.bisect_right(self.stops, self._at)
-        for stop in self.stops[first:]:
-            team.run(self.table, self._at, stop)
-            self._at = stop
-            if time.perf_counter() >= until:
+        now = time.perf_counter()
+        for i in range(bisect.bisect_right(self.stops, self._at), len(self.stops)):
+            team.run(self.table, self._at, self.stops[i])
+            self._at = self.stops[i]
+            start, now = now, time.perf_counter()
+            self._seconds[i] = now - start
+            if i + 1 < len(self.stops) and now + self._seconds[i + 1] > until:
                 break
         return self._at == len(self.table)
 

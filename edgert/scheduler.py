@@ -18,7 +18,8 @@ F32 = npt.NDArray[np.float32]
 
 KEPT = 4  # idle sequences kept for prefix reuse
 TURN_S = 0.05  # a chunk of prompts runs so long before new and cancelled work is looked at,
-SHARE = 1.0  # and so long per second of decode steps while answers are in progress
+SHARE = 1.0  # and so long per second of decode steps while answers are in progress,
+BESIDE = 256  # with so many rows, because one operation on all of them is the shortest that it can run
 
 
 @dataclass
@@ -128,11 +129,11 @@ class Scheduler:
         start = time.perf_counter()
         decoding = [w for w in self.running if w.phase == "decode" and w not in self._begun]
         for works in ([w for w in decoding if not w.alone], *([w] for w in decoding if w.alone)):
-            if (chunk := self._begin("decode", works)) and self._advance(chunk):
+            if (chunk := self._begin("decode", works, self._most["decode"])) and self._advance(chunk):
                 self._finish(chunk)
         seconds = SHARE * (time.perf_counter() - start) if decoding else TURN_S
         if self._chunk is None:
-            self._chunk = self._begin("prompt", self._next_prompts())
+            self._chunk = self._begin("prompt", self._next_prompts(), BESIDE if decoding else self._most["prompt"])
         if self._chunk and self._advance(self._chunk, time.perf_counter() + seconds):
             chunk, self._chunk = self._chunk, None
             self._finish(chunk)
@@ -145,11 +146,11 @@ class Scheduler:
         first = works[0]
         return [w for w in works if w.order[0] == first.order[0] and not w.alone and (w is first or not w.whole)]
 
-    def _begin(self, phase: str, works: list[Work]) -> Chunk | None:
-        """Start a run of these, which get equal shares of its rows as far as they need them."""
+    def _begin(self, phase: str, works: list[Work], most: int) -> Chunk | None:
+        """Start a run of these, which get equal shares of at most so many rows as far as they need them."""
         if not works:
             return None
-        room = self._most[phase]
+        room = min(most, self._most[phase])
         feeds: dict[int, Feed] = {}
         for i, work in enumerate(sorted(works, key=lambda w: w.left)):
             if share := room // (len(works) - i):

@@ -54,6 +54,17 @@ def test_requests_run_together_and_each_gets_its_own_answer(model: edgert.Model)
     assert model.generate("Once upon a time", max_tokens=20, temperature=0).ids == first.completion.ids[:20]
 
 
+def test_answers_go_on_while_a_long_prompt_is_read(model: edgert.Model) -> None:
+    """A stretch of the prompt, then a token: many tokens come before the prompt has been read."""
+    running = model.submit("Once upon a time", **ENDLESS)
+    next(running)
+    before = model.stats().generated_tokens
+    long = model.submit(LONG + LONG, max_tokens=1, temperature=0)
+    next(long)
+    assert model.stats().generated_tokens - before >= 8
+    running.close()
+
+
 def test_pieces_come_on_threads_and_event_loops(model: edgert.Model) -> None:
     whole = model.generate(PROMPTS[0], max_tokens=16, temperature=0)
 
