@@ -4,13 +4,14 @@ operations in `build(b, c)`; what it does not support fails there, by name."""
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Callable
 
 from ..builder import Builder
 from ..config import Config
 from ..formats.gguf import Gguf
 
-FAMILIES = ("cohere", "deepseek2", "gemma", "gpt", "gptoss", "llama", "phi3", "postnorm")
+FAMILIES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))  # every file here is one
 
 
 def supported() -> list[str]:

@@ -67,9 +67,7 @@ def feed_forward(b: Builder, c: Config, t: Traits, x: View, p: str, residual: fl
     h = b.rmsnorm(x, f"{p}{t.ffn_norm}.weight")
     if not b.has(p + "ffn_gate_inp.weight"):
         return b.residual(x, b.ffn(h, t.unit, gated=t.unit == "silu"), p + "ffn_down.weight", residual)
-    shares = (
-        max(1, c.n_expert_used) if c.arch == "qwen2moe" else 1
-    )  # where experts have no length of their own
+    shares = max(1, c.n_expert_used) if c.arch == "qwen2moe" else 1  # where experts have no length of their own
     n_ff = c.integer("expert_feed_forward_length", 0) or c.n_ff(b.layer) // shares
     y = b.moe(h, n_ff, t.unit, normalise=t.normalise, scale=c.factor("expert_weights_scale"))
     if b.has(p + "ffn_up_shexp.weight"):
