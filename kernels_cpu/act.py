@@ -44,7 +44,7 @@ _i_zero8, _to_i8 = zeros("i32", 8), convert("i8")
 _ones = const("u8", *[1] * 32)
 _words = _pairs = bitcast("i32", 8)
 _low4, _high4 = part(0, 4), part(4, 4)
-_low16, _high16, _full4 = part(0, 16), part(16, 16), splat("f32", 4)
+_piece0, _piece1, _piece2, _piece3 = (part(8 * c, 8) for c in range(4))
 _lanes8 = [lane(i) for i in range(8)]
 _l0, _l1, _l2, _l3, _l4, _l5, _l6, _l7 = _lanes8
 
@@ -103,26 +103,31 @@ def half_sums(v):
 def put_alone(to, j, v, d):
     """Run j of 256 of a row alone."""
     low, high = half_sums(v)
-    store(to + 32 * j, v)
-    paired = to + 256 + 128 * (j & 1) + 16 * (j >> 1)
-    store(paired, _low16(v))
-    store(paired + 64, _high16(v))
-    set_f32(to + 512 + 4 * j, d)
-    set_f32(to + 544 + 4 * j, d * (low + high))
-    set_f32(to + 576 + 8 * j, d * low)
-    set_f32(to + 580 + 8 * j, d * high)
+    at = to + 8 * j
+    store(at, _piece0(v))
+    store(at + 64, _piece1(v))
+    store(at + 128, _piece2(v))
+    store(at + 192, _piece3(v))
+    set_f32(to + 256 + 4 * j, d)
+    set_f32(to + 288 + 4 * j, d * (low + high))
+    set_f32(to + 320 + 8 * j, d * low)
+    set_f32(to + 324 + 8 * j, d * high)
 
 
 @inline
 def put_grouped(to, row, j, v, d):
     """Run j of 256 of row `row` of a group of four."""
     low, high = half_sums(v)
-    store(to + 128 * j + 16 * row, _low16(v))
-    store(to + 128 * j + 64 + 16 * row, _high16(v))
-    store(to + 1024 + 64 * j + 16 * row, _full4(d))
-    set_f32(to + 1536 + 32 * row + 4 * j, d * (low + high))
-    set_f32(to + 1664 + 64 * row + 8 * j, d * low)
-    set_f32(to + 1668 + 64 * row + 8 * j, d * high)
+    pair, odd = j >> 1, j & 1
+    at = to + 64 * pair + 16 * row + 8 * odd
+    store(at, _piece0(v))
+    store(at + 256, _piece1(v))
+    store(at + 512, _piece2(v))
+    store(at + 768, _piece3(v))
+    set_f32(to + 1024 + 32 * pair + 8 * row + 4 * odd, d)
+    set_f32(to + 1152 + 32 * row + 4 * j, d * (low + high))
+    set_f32(to + 1280 + 64 * row + 8 * j, d * low)
+    set_f32(to + 1284 + 64 * row + 8 * j, d * high)
 
 
 def quantise_tiles(tid, nth, count, x, ldx, k, out):

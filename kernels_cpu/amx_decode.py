@@ -58,7 +58,7 @@ def _q8_0(t):
 
 def _q4_k(t):
     """A table serves the two runs of 32 weights in a chunk of nibbles."""
-    scales, levels = t.scales, const("f32", *[float(i % 16) for i in range(32)])
+    scales, levels = t.scales256, const("f32", *[float(i % 16) for i in range(32)])
     spread = [pick(*[2 * j] * 16, *[2 * j + 1] * 16) for j in range(4)]
 
     def chunk(j):
@@ -87,7 +87,7 @@ def _q4_k(t):
 
 def _q5_k(t):
     """A table of 32 values for each run; the lookup ignores index bits above the fifth."""
-    scales, levels = t.scales, const("f32", *[float(i) for i in range(32)])
+    scales, levels = t.scales256, const("f32", *[float(i) for i in range(32)])
 
     def chunk(j):
         low, high = pick(*[2 * j] * 32), pick(*[2 * j + 1] * 32)
@@ -118,7 +118,7 @@ def _q5_k(t):
 
 def _few_k(t):
     """K types with 16 weights a scale and 4 or 8 different quants: a table serves 128 or 64 weights."""
-    scales, quants, has_min, size = t.scales, t.quants, t.HAS_MIN, t.QMAX + 1
+    scales, quants, has_min, size = t.scales256, t.quants, t.HAS_MIN, t.QMAX + 1
     per = 32 // size  # scales of one table
     levels = const("f32", *[float(i % size - t.OFFSET) for i in range(32)])
 
@@ -152,7 +152,7 @@ def _few_k(t):
 
 
 def _q6_k(t):
-    scales, quants = t.scales, t.quants
+    scales, quants = t.scales256, t.quants
 
     def chunk(j):
         first, second = (pick(*[4 * j + i] * 16, *[4 * j + i + 1] * 16) for i in (0, 2))

@@ -1,11 +1,10 @@
 """What the quant types share: the loops over blocks, and 6-bit scale unpacking of the K types.
 
 Every type file defines BLOCK (weights), BYTES (of a block), SUB (weights that share a scale), QMAX (the largest
-stored quant), OFFSET (subtracted from it) or HAS_MIN (a value subtracted instead), SIGNED (quants are s8), PAIRED
-(order of its chunks, see native), and
+stored quant), OFFSET (subtracted from it) or HAS_MIN (a value subtracted instead), SIGNED (quants are s8), and
 
     row_u8(w, nb, q, s, m)    decode nb blocks: quants, and scale and min per SUB weights
-    chunks(p)                 256 weights at p as four u8 x 64
+    chunks(p)                 256 weights at p as four u8 x 64, in the order that `native` describes
     scales256(p)              their scales and mins, f32 x 256 / SUB each; the scales twice where there is no min
 
 so that w = s * (q - OFFSET), or s * q - m.
@@ -14,13 +13,16 @@ so that w = s * (q - OFFSET), or s * q - m.
 from .simd import (
     bitcast,
     concat,
+    const,
     half_at,
     half_to_f32,
     inline,
     load,
     pick,
     set_f32,
+    shuffle,
     splat,
+    spread_bits,
     store,
     strided,
     to_f32,
@@ -28,9 +30,26 @@ from .simd import (
 )
 
 full8, full16 = splat("f32", 8), splat("f32", 16)
+words, bytes64 = bitcast("u32", 16), bitcast("u8", 64)
 _word, _bytes8 = splat("i64", 1), bitcast("u8", 8)
-_u8x16, _two_halves = load("u8", 16), load("u16", 2)
+_u8x16, _two_halves, _bytes32 = load("u8", 16), load("u16", 2), bitcast("u8", 32)
 _first8, _second8 = pick(*[0] * 8), pick(*[1] * 8)
+
+
+
+def pieces(*starts):
+    """(a) -> eight bytes of a from each of eight starts."""
+    return pick(*[start + i for start in starts for i in range(8)])
+
+
+def pieces2(*starts):
+    """(a, b) -> the same of a and b concatenated."""
+    return shuffle(*[start + i for start in starts for i in range(8)])
+
+
+def shifts(*bits):
+    """A shift for each of eight runs, for the words of a chunk."""
+    return const("u32", *[n for n in bits for _ in range(2)])
 
 
 @inline
@@ -58,8 +77,8 @@ def scales_and_mins(p):
     return sc * _first8(heads), mn * _second8(heads)
 
 
-def rows256(block_bytes, sub, natural, scales, has_min):
-    """row_u8 of a K type from `natural(p)`, the 256 quants in order as four u8 x 64, and its scales and mins."""
+def rows256(block_bytes, sub, quants, scales, has_min):
+    """row_u8 of a K type from `quants(p, j)`, the j-th 64 of a block in order, and its scales and mins."""
 
     @inline
     def row_u8(w, nb, q, s, m):
@@ -69,18 +88,12 @@ def rows256(block_bytes, sub, natural, scales, has_min):
             store(s + 1024 // sub * i, scale)
             if has_min:
                 store(m + 1024 // sub * i, low)
-            q0, q1, q2, q3 = natural(p)
-            store(to, q0)
-            store(to + 64, q1)
-            store(to + 128, q2)
-            store(to + 192, q3)
+            store(to, quants(p, 0))
+            store(to + 64, quants(p, 1))
+            store(to + 128, quants(p, 2))
+            store(to + 192, quants(p, 3))
 
     return row_u8
-
-
-def chunks256(quants):
-    """`chunks` of a K type in plain order."""
-    return inline(lambda p: (quants(p, 0), quants(p, 1), quants(p, 2), quants(p, 3)))
 
 
 def rows32(block_bytes, quants, has_min):
@@ -98,18 +111,37 @@ def rows32(block_bytes, quants, has_min):
     return row_u8
 
 
+def transposed():
+    """(u8 x 64 four times: 256 in their order) -> `chunks`."""
+    ab, cd = (pieces2(*[32 * r + 8 * c for c in both for r in range(4)]) for both in ((0, 1), (2, 3)))
+    low, high = (pick(*range(32 * i, 32 * i + 32)) for i in (0, 1))
+
+    @inline
+    def op(q0, q1, q2, q3):
+        a, b, c, d = ab(q0, q1), cd(q0, q1), ab(q2, q3), cd(q2, q3)
+        return concat(low(a), low(c)), concat(high(a), high(c)), concat(low(b), low(d)), concat(high(b), high(d))
+
+    return op
+
+
 def chunks32(block_bytes, quants):
-    """`chunks` of a type with 32 weights a block, in plain order."""
+    """`chunks` of a type with 32 weights a block from its quants in order."""
+    in_chunks = transposed()
 
     @inline
     def two(p):
         return concat(quants(p), quants(p + block_bytes))
 
-    return inline(lambda p: (two(p), two(p + 2 * block_bytes), two(p + 4 * block_bytes), two(p + 6 * block_bytes)))
+    @inline
+    def chunks(p):
+        return in_chunks(two(p), two(p + 2 * block_bytes), two(p + 4 * block_bytes), two(p + 6 * block_bytes))
+
+    return chunks
 
 
 def nibble_chunks(block_bytes, start):
-    """`chunks` of eight blocks of 32 nibbles (low ones first) from byte `start` of each: PAIRED."""
+    """`chunks` of eight blocks of 32 nibbles (low ones first) from byte `start` of each."""
+    first, second = (pieces2(*[16 * (r // 2) + 64 * (r % 2) + 8 * c for r in range(8)]) for c in (0, 1))
 
     @inline
     def every_second(p):
@@ -121,7 +153,22 @@ def nibble_chunks(block_bytes, start):
     @inline
     def chunks(p):
         even, odd = every_second(p + start), every_second(p + start + block_bytes)
-        return even & 15, even >> 4, odd & 15, odd >> 4
+        a, b = first(even, odd), second(even, odd)
+        return a & 15, b & 15, a >> 4, b >> 4
+
+    return chunks
+
+
+def fifth_bits(block_bytes, start):
+    """`chunks` of 16 or 0, from the 32 bits at byte `start` of each of eight blocks."""
+    words8 = strided("u32", 8, block_bytes)
+    c0, c1, c2, c3 = (pick(*[4 * r + c for r in range(8)]) for c in range(4))
+    sixteen = spread_bits(16)
+
+    @inline
+    def chunks(p):
+        h = _bytes32(words8(p + start))
+        return sixteen(c0(h)), sixteen(c1(h)), sixteen(c2(h)), sixteen(c3(h))
 
     return chunks
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib
 
-from . import native
+from . import layout, native
 from .dense import FLOATS, float_dot
 from .layout import GROUP
+from .native import ROWS
 from .simd import atomic_add, f32_at, i32_at, i64_at, inline, set_f32
 
 
@@ -21,10 +22,7 @@ def put(out, v, accumulate):
     set_f32(out, v)
 
 
-@inline
-def layout_half(k):
-    """Half of layout.native_scratch_bytes."""
-    return ((k + 255) // 256) * (256 + 8 * 16)
+native_row_bytes = inline(layout.native_row_bytes)
 
 
 @inline
@@ -54,12 +52,22 @@ def decode(name):
         if left > 3:
             put(out + 3 * ldy, v3, accumulate)
 
+    @inline
+    def put_rows(out, ldy, rows, left, v, accumulate):
+        put_group(out, ldy, left, v[0], accumulate)
+        if rows > 1:
+            put_group(out + 4, ldy, left, v[1], accumulate)
+        if ROWS == 4:
+            if rows > 2:
+                put_group(out + 8, ldy, left, v[2], accumulate)
+            if rows > 3:
+                put_group(out + 12, ldy, left, v[3], accumulate)
+
     def native_matmul(
         tid, nth, count, x, ldx, w, n, k, y, ldy, accumulate, cursor, experts, expert_bytes, group, scratch, ld_scratch
     ):
         m, chunk, row_bytes = i64_at(count), chunk_rows(n, nth), k // block * size
-        a = scratch + ld_scratch * tid
-        b = a + layout_half(k)
+        q, stride = scratch + ld_scratch * tid, native_row_bytes(k)
         while m:
             first = chunk * atomic_add(cursor, 1)
             if first >= n:
@@ -71,15 +79,15 @@ def decode(name):
                         p = w + row_bytes * r + (expert_bytes * i32_at(experts + 4 * i) if experts else 0)
                         put(y + ldy * i + 4 * r, dot(p, k, x + ldx * i), accumulate)
                 continue
-            for r in range(first, end, 2):
-                unpack(w + row_bytes * r, k, a)
-                if r + 1 < end:
-                    unpack(w + row_bytes * (r + 1), k, b)
+            for r in range(first, end, ROWS):
+                left, p = min(end - r, ROWS), w + row_bytes * r
+                ahead = p + ROWS * row_bytes
+                for j in range(left):
+                    unpack(p + row_bytes * j, k, q + stride * j, ahead + row_bytes // 2 * j)
+                ahead += ROWS * row_bytes // 2
                 for i in range(0, m, GROUP):
-                    va, vb = group_dot(a, b, k, x + ldx * i)
-                    put_group(y + ldy * i + 4 * r, ldy, m - i, va, accumulate)
-                    if r + 1 < end:
-                        put_group(y + ldy * i + 4 * r + 4, ldy, m - i, vb, accumulate)
+                    v = group_dot(q, stride, k, x + ldx * i, ahead)
+                    put_rows(y + ldy * i + 4 * r, ldy, left, m - i, v, accumulate)
 
     return native_matmul
 

@@ -23,7 +23,7 @@ PIECE = 128  # tokens in one piece of the KV axis that decode attention splits o
 
 BLOCK = 32  # query tokens of one work item of prompt attention
 
-SUPER = 640  # bytes of 256 quantised activations of one row: i8 in two orders, scales, sums
+SUPER = 384  # bytes of 256 quantised activations of one row: i8, scales, sums
 GROUP = 4  # rows that native matmuls take side by side
 NATIVE_K = 256  # the shortest row that native matmuls of quantised types take
 
@@ -38,9 +38,14 @@ def q8_row_bytes(k: int) -> int:
     return -(-k // 256) * SUPER
 
 
+def native_row_bytes(k: int) -> int:
+    """Bytes of an unpacked weight row: u8, scales by lanes, mins; the rest keeps rows off a page's multiple."""
+    return (k + 255) // 256 * (256 + 12 * 16) + 64
+
+
 def native_scratch_bytes(k: int) -> int:
-    """Per-thread scratch of a native matmul: two rows of u8, and a scale and min for each 16 of them."""
-    return -(-k // 256) * 2 * (256 + 8 * 16)
+    """Per-thread scratch of a native matmul: four unpacked rows."""
+    return 4 * native_row_bytes(k)
 
 
 def q8_tile_bytes(k: int, tile: int) -> int:

@@ -5,26 +5,28 @@ third bit in byte l at bit 4 n + j.
 """
 
 from .blocks import full16, rows256, u8x8
-from .q2_k import bytes64, pairs, twice, words
-from .simd import concat, const, half_at, i64_at, inline, load, to_f32, to_i32, u32_at
+from .q2_k import pair_chunks
+from .q5_k import run_bits
+from .simd import concat, half_at, i64_at, inline, load, to_f32, to_i32, u32_at
 
-BLOCK, BYTES, SUB, QMAX, OFFSET, HAS_MIN, SIGNED, PAIRED = 256, 110, 16, 7, 4, False, False, False
+BLOCK, BYTES, SUB, QMAX, OFFSET, HAS_MIN, SIGNED = 256, 110, 16, 7, 4, False, False
 
 _u8x32 = load("u8", 32)
-_t0, _t1, _t2, _t3 = (const("u32", *[2 * c] * 8, *[2 * c + 1] * 8) for c in range(4))
 
 
 @inline
-def third(h, bits):
-    return (bytes64(h >> bits) & 1) << 2
+def quants(p, j):
+    """u8 x 64: weights 64 j .. 64 j + 63."""
+    n, t = j >> 1, 2 * (j & 1)
+    a, h = _u8x32(p + 32 + 32 * n), _u8x32(p) >> (4 * n + t)
+    return concat(((a >> (2 * t)) & 3) | ((h & 1) << 2), ((a >> (2 * t + 2)) & 3) | ((h & 2) << 1))
 
 
 @inline
 def chunks(p):
-    h = words(twice(_u8x32(p)))
-    q0, q1 = pairs(p + 32)
-    q2, q3 = pairs(p + 64)
-    return q0 | third(h, _t0()), q1 | third(h, _t1()), q2 | third(h, _t2()), q3 | third(h, _t3())
+    q0, q1, q2, q3 = pair_chunks(p + 32)
+    b0, b1, b2, b3 = run_bits(_u8x32(p))
+    return q0 | (b0 << 2), q1 | (b1 << 2), q2 | (b2 << 2), q3 | (b3 << 2)
 
 
 @inline
@@ -39,4 +41,4 @@ def scales256(p):
     return s, s
 
 
-row_u8 = rows256(BYTES, SUB, chunks, scales256, HAS_MIN)
+row_u8 = rows256(BYTES, SUB, quants, scales256, HAS_MIN)

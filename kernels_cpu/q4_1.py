@@ -3,7 +3,7 @@
 from .blocks import nibble_chunks, rows32, scales32
 from .simd import concat, inline, load
 
-BLOCK, BYTES, SUB, QMAX, HAS_MIN, SIGNED, PAIRED = 32, 20, 32, 15, True, False, True
+BLOCK, BYTES, SUB, QMAX, HAS_MIN, SIGNED = 32, 20, 32, 15, True, False
 OFFSET = 0
 
 _u8x16 = load("u8", 16)

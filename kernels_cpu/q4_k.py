@@ -3,14 +3,14 @@
 w = d * sc * q - dmin * mn for each 32; a chunk of 32 bytes holds two runs of 32 weights, low nibbles first.
 """
 
-from .blocks import chunks256, rows256, scales_and_mins
-from .simd import concat, inline, load, shuffle
+from .blocks import bytes64, pieces2, rows256, scales_and_mins, shifts, words
+from .simd import concat, inline, load
 
-BLOCK, BYTES, SUB, QMAX, OFFSET, HAS_MIN, SIGNED, PAIRED = 256, 144, 32, 15, 0, True, False, True
+BLOCK, BYTES, SUB, QMAX, OFFSET, HAS_MIN, SIGNED = 256, 144, 32, 15, 0, True, False
 
 _u8x32, _u8x64 = load("u8", 32), load("u8", 64)
-_first_halves = shuffle(*[32 * c + i for c in range(4) for i in range(16)])
-_second_halves = shuffle(*[32 * c + 16 + i for c in range(4) for i in range(16)])
+_c0, _c1, _c2, _c3 = (pieces2(*[32 * (r // 2) + 8 * c for r in range(8)]) for c in range(4))
+_low_high = shifts(0, 4, 0, 4, 0, 4, 0, 4)
 scales256 = scales_and_mins
 
 
@@ -22,16 +22,21 @@ def quants(p, j):
 
 
 @inline
+def nibble(v):
+    """Runs of low nibbles, runs of high ones, in turn."""
+    return bytes64(words(v) >> _low_high()) & 15
+
+
+@inline
 def nibbles(p):
-    """128 bytes at p -> (first, second) halves of their four runs of 32."""
+    """`chunks` of 128 bytes at p."""
     a, b = _u8x64(p), _u8x64(p + 64)
-    return _first_halves(a, b), _second_halves(a, b)
+    return nibble(_c0(a, b)), nibble(_c1(a, b)), nibble(_c2(a, b)), nibble(_c3(a, b))
 
 
 @inline
 def chunks(p):
-    first, second = nibbles(p + 16)
-    return first & 15, second & 15, first >> 4, second >> 4
+    return nibbles(p + 16)
 
 
-row_u8 = rows256(BYTES, SUB, chunks256(quants), scales256, HAS_MIN)
+row_u8 = rows256(BYTES, SUB, quants, scales256, HAS_MIN)

@@ -1,9 +1,9 @@
 """Q5_1: 32 weights = half d, half m, 32 fifth bits, 16 bytes of nibbles (low nibbles first). w = d * q + m."""
 
-from .blocks import chunks32, rows32, scales32
+from .blocks import fifth_bits, nibble_chunks, rows32, scales32
 from .simd import bits, concat, inline, load
 
-BLOCK, BYTES, SUB, QMAX, HAS_MIN, SIGNED, PAIRED = 32, 24, 32, 31, True, False, False
+BLOCK, BYTES, SUB, QMAX, HAS_MIN, SIGNED = 32, 24, 32, 31, True, False
 OFFSET = 0
 
 _u8x16 = load("u8", 16)
@@ -18,5 +18,14 @@ def quants(p):
 
 
 row_u8 = rows32(BYTES, quants, HAS_MIN)
-chunks = chunks32(BYTES, quants)
+_nibbles, _bits = nibble_chunks(BYTES, 8), fifth_bits(BYTES, 4)
+
+
+@inline
+def chunks(p):
+    q0, q1, q2, q3 = _nibbles(p)
+    b0, b1, b2, b3 = _bits(p)
+    return q0 | b0, q1 | b1, q2 | b2, q3 | b3
+
+
 scales256 = scales32(BYTES, HAS_MIN)

@@ -1,15 +1,14 @@
 """Q5_K: Q4_K with 32 bytes of fifth bits before the nibbles; bit t of byte l belongs to weight 32 t + l."""
 
-from .blocks import chunks256, rows256, scales_and_mins
+from .blocks import bytes64, pieces, rows256, scales_and_mins, shifts, words
 from .q4_k import nibbles
-from .simd import bitcast, concat, const, inline, load, pick
+from .simd import concat, inline, load
 
-BLOCK, BYTES, SUB, QMAX, OFFSET, HAS_MIN, SIGNED, PAIRED = 256, 176, 32, 31, 0, True, False, True
+BLOCK, BYTES, SUB, QMAX, OFFSET, HAS_MIN, SIGNED = 256, 176, 32, 31, 0, True, False
 
-_u8x32, _u8x16 = load("u8", 32), load("u8", 16)
-_four_times = pick(*list(range(16)) * 4)
-_words, _bytes = bitcast("u32", 16), bitcast("u8", 64)
-_even_bits, _odd_bits = (const("u32", *[2 * (i // 4) + odd for i in range(16)]) for odd in (0, 1))
+_u8x32 = load("u8", 32)
+_h0, _h1, _h2, _h3 = (pieces(*[8 * c] * 8) for c in range(4))
+_run = shifts(*range(8))
 scales256 = scales_and_mins
 
 
@@ -21,20 +20,22 @@ def quants(p, j):
 
 
 @inline
-def fifth(h, bits):
-    return (_bytes(h >> bits) & 1) << 4
+def bit_of_run(v):
+    """Bit r of each byte of run r."""
+    return bytes64(words(v) >> _run()) & 1
+
+
+@inline
+def run_bits(h):
+    """`chunks` of 32 bytes, of which bit r belongs to run r."""
+    return bit_of_run(_h0(h)), bit_of_run(_h1(h)), bit_of_run(_h2(h)), bit_of_run(_h3(h))
 
 
 @inline
 def chunks(p):
-    first, second = nibbles(p + 48)
-    h, g = _words(_four_times(_u8x16(p + 16))), _words(_four_times(_u8x16(p + 32)))
-    return (
-        (first & 15) | fifth(h, _even_bits()),
-        (second & 15) | fifth(g, _even_bits()),
-        (first >> 4) | fifth(h, _odd_bits()),
-        (second >> 4) | fifth(g, _odd_bits()),
-    )
+    q0, q1, q2, q3 = nibbles(p + 48)
+    b0, b1, b2, b3 = run_bits(_u8x32(p + 16))
+    return q0 | (b0 << 4), q1 | (b1 << 4), q2 | (b2 << 4), q3 | (b3 << 4)
 
 
-row_u8 = rows256(BYTES, SUB, chunks256(quants), scales256, HAS_MIN)
+row_u8 = rows256(BYTES, SUB, quants, scales256, HAS_MIN)

@@ -7,7 +7,7 @@ them, so elsewhere they stay signed.
 from .blocks import chunks32, rows32, scales32
 from .simd import VNNI256, inline, load
 
-BLOCK, BYTES, SUB, QMAX, HAS_MIN, SIGNED, PAIRED = 32, 34, 32, 255, False, not VNNI256, False
+BLOCK, BYTES, SUB, QMAX, HAS_MIN, SIGNED = 32, 34, 32, 255, False, not VNNI256
 OFFSET = 0 if SIGNED else 128
 
 _u8x32, _i8x32 = load("u8", 32), load("i8", 32)

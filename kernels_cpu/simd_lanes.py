@@ -156,6 +156,23 @@ def bits(n, value):
 
 
 @functools.cache
+def spread_bits(value):
+    """(u8 x n) -> u8 x 8 n: `value` where the bit is set, else 0; the lowest bit of a byte first."""
+
+    @intrinsic
+    def op(_t, x):
+        def gen(c, b, s, a):
+            n = 8 * s.args[0].n
+            mask = b.bitcast(a[0], ir.VectorType(ir.IntType(1), n))
+            ty = s.return_type.ll
+            return b.select(mask, constant(ty, value), constant(ty, 0))
+
+        return Vec("u8", 8 * x.n)(x), gen
+
+    return op
+
+
+@functools.cache
 def convert(el):
     """(a) -> same lanes as `el`: integers widen by their own sign or truncate, f32 to integer rounds to even."""
 

@@ -218,26 +218,22 @@ def test_quantise_rows(level: str, threads: int, k: int, m: int, group: int, wid
     starts, counted = runs_of_256(k)
     out = np.full((-(-m // wide), len(starts), layout.SUPER * wide), 0xEE, np.uint8)
     run("act.quantise_rows", level, threads, count=count(m), x=x, ldx=x.strides[0], k=k, out=out, group=group)
-    floats = out[..., (512 if wide == 1 else 256 * wide) :].copy().view(np.float32)
+    floats = out[..., 256 * wide :].copy().view(np.float32)
     for r in range(m):
         g, t = divmod(r, wide)
         for s, start in enumerate(starts):
-            runs = q[r, start : start + 256].reshape(8, 2, 16)
+            runs = q[r, start : start + 256].reshape(8, 4, 8)
             scales = d[r, start // 32 : start // 32 + 8] * counted[s]
-            halves = runs.astype(np.int32).sum(axis=2).astype(np.float32)
-            sums32, sums16 = scales * halves.sum(axis=1), (scales[:, None] * halves).reshape(-1)
-            codes, f = out[g, s].view(np.int8), floats[g, s]
+            halves = runs.reshape(8, 2, 16).astype(np.int32).sum(axis=2).astype(np.float32)
+            codes, f = out[g, s, : 256 * wide].view(np.int8), floats[g, s]
             if wide == 1:
-                np.testing.assert_array_equal(codes[:256], runs.reshape(-1))
-                paired = runs.reshape(4, 2, 2, 16).transpose(1, 2, 0, 3)  # odd or even, half, run // 2
-                np.testing.assert_array_equal(codes[256:512], paired.reshape(-1))
-                got = f[:8], f[8:16], f[16:32]
+                got_codes, got_scales = codes.reshape(4, 8, 8), f[:8]
             else:
-                np.testing.assert_array_equal(codes[:1024].reshape(8, 2, wide, 16)[:, :, t], runs)
-                lanes = f[: 32 * wide].reshape(8, wide, 4)[:, t]
-                assert (lanes == lanes[:, :1]).all()
-                sums = f[32 * wide : 40 * wide].reshape(wide, 8)[t], f[40 * wide : 56 * wide].reshape(wide, 16)[t]
-                got = lanes[:, 0], *sums
+                got_codes = codes.reshape(4, 4, wide, 2, 8)[:, :, t].reshape(4, 8, 8)
+                got_scales = f[: 8 * wide].reshape(4, wide, 2)[:, t].reshape(8)
+            np.testing.assert_array_equal(got_codes, runs.swapaxes(0, 1))
+            sums32, sums16 = scales * halves.sum(axis=1), (scales[:, None] * halves).reshape(-1)
+            got = got_scales, f[8 * wide : 16 * wide].reshape(wide, 8)[t], f[16 * wide :].reshape(wide, 16)[t]
             for part, expected in zip(got, (scales, sums32, sums16), strict=True):
                 np.testing.assert_array_equal(part, expected)
 
