@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .act import first_row
+from .act import f32x16, first_row, full16
 from .attn import exp1
-from .simd import f32, f32_at, i32_at, i64_at, inline, set_f32, set_i32, set_i64
+from .simd import f32, f32_at, fma, i32_at, i64_at, inline, set_f32, set_i32, set_i64, store, zeros
+
+zero16 = zeros("f32", 16)
 
 SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN = 1, 2, 3  # gating, as GGUF numbers it
 NEVER = np.float32(-3e38)  # a score that is never chosen
@@ -136,7 +138,17 @@ def combine(tid, nth, count, x, ldx, weights, slot_of, used, y, ldy, n, accumula
     """y (rows, n) = sum over the row's pairs, best first, of weight * x[slot]; added to y if accumulate."""
     m = i64_at(count)
     for r in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
-        for i in range(n):
+        for i in range(0, n - 15, 16):
+            sums = zero16()
+            for j in range(used):
+                pair = used * r + j
+                v = f32x16(x + ldx * i32_at(slot_of + 4 * pair) + 4 * i)
+                sums = fma(v, full16(f32_at(weights + 4 * pair)), sums)
+            out = y + ldy * r + 4 * i
+            if accumulate:
+                sums = sums + f32x16(out)
+            store(out, sums)
+        for i in range(n - n % 16, n):
             total = np.float32(0)
             for j in range(used):
                 pair = used * r + j
@@ -152,7 +164,9 @@ def gather(tid, nth, count, source, x, ldx, y, ldy, n):
     m = i64_at(count)
     for s in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
         row = i32_at(source + 4 * s)
-        for i in range(n):
+        for i in range(0, n - 15, 16):
+            store(y + ldy * s + 4 * i, f32x16(x + ldx * row + 4 * i) if row >= 0 else zero16())
+        for i in range(n - n % 16, n):
             set_f32(y + ldy * s + 4 * i, f32_at(x + ldx * row + 4 * i) if row >= 0 else np.float32(0))
 
 
@@ -161,7 +175,9 @@ def add_bias(tid, nth, count, bias, expert_of, y, ld, n):
     m = i64_at(count)
     for s in range(first_row(m, tid, nth), first_row(m, tid + 1, nth)):
         b = bias + 4 * n * i32_at(expert_of + 4 * s)
-        for i in range(n):
+        for i in range(0, n - 15, 16):
+            store(y + ld * s + 4 * i, f32x16(y + ld * s + 4 * i) + f32x16(b + 4 * i))
+        for i in range(n - n % 16, n):
             p = y + ld * s + 4 * i
             set_f32(p, f32_at(p) + f32_at(b + 4 * i))
 

@@ -44,6 +44,9 @@ def test_yarn() -> None:
     np.testing.assert_allclose(angles[middle], plain[middle] * (1 - share) + plain[middle] / 4 * share)
     assert magnitude == pytest.approx(1 + 0.1 * math.log(4))
 
+    cancelled = RopeScaling("yarn", 4.0, 2048, 1.5, log_multiplier=1.0)  # DeepSeek's and Mistral's "mscale_all_dim"
+    assert inverse_frequencies(64, 10000.0, cancelled, None)[1] == pytest.approx(1.5)
+
 
 def test_table_grows() -> None:
     """Rows appear as positions are asked for; each is cosine and sine of position times frequency."""
