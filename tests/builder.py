@@ -124,3 +124,14 @@ def rewrite(recipe: dict[str, Any], change: Change, path: Path) -> Path:
 def key(meta: Meta, name: str) -> str:
     """The full name of an architecture's own key."""
     return f"{meta['general.architecture'][1]}.{name}"
+
+
+def settings(**values: object) -> Change:
+    """Keys, their dots written as __; the type follows from the value."""
+
+    def change(meta: Meta, a: Arrays) -> None:
+        for name, value in values.items():
+            kind = {bool: "bool", int: "u32", float: "f32", str: "str"}[type(value)]
+            meta[key(meta, name.replace("__", "."))] = [kind, value]
+
+    return change
