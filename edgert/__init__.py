@@ -63,6 +63,8 @@ def load(
     n_ctx: int | None = None,
     precision: str = "fast",
     kv_type: str = "f16",
+    cache_tokens: int | None = None,
+    preempt: str = "recompute",
     max_waiting: int = 256,
     progress: Progress | None = None,
 ) -> Model:
@@ -72,6 +74,9 @@ def load(
     n_ctx      context in tokens; default: the model's own, if its KV cache fits in a quarter of the memory
     precision  "fast", or "exact": everything in float32
     kv_type    "f16", "bf16" or "f32"
+    cache_tokens  that the KV cache holds for all requests together, at least one context; default: by the memory
+    preempt    what happens to an answer when the cache is full and others go first: its tokens are computed again
+               later ("recompute"), or wait in a temporary file ("swap")
     max_waiting  requests that may wait before EngineBusy is raised
     progress   called with (what, done, total) while downloading and compiling
     """
@@ -83,12 +88,15 @@ def load(
         raise EdgertError(f"precision {precision!r} is neither 'fast' nor 'exact'")
     if kv_type not in ("f16", "bf16", "f32"):
         raise EdgertError(f"kv_type {kv_type!r} is not one of f16, bf16, f32")
-    for name, value in (("threads", threads), ("n_ctx", n_ctx), ("max_waiting", max_waiting)):
+    if preempt not in ("recompute", "swap"):
+        raise EdgertError(f"preempt {preempt!r} is neither 'recompute' nor 'swap'")
+    counts = {"threads": threads, "n_ctx": n_ctx, "cache_tokens": cache_tokens, "max_waiting": max_waiting}
+    for name, value in counts.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise EdgertError(f"{name}: {value!r} is not a positive whole number")
     path = resolve(model, progress)
-    return Model(path, threads=threads, n_ctx=n_ctx, precision=precision, kv_type=kv_type, max_waiting=max_waiting,
-                 progress=progress)  # fmt: skip
+    return Model(path, threads=threads, n_ctx=n_ctx, precision=precision, kv_type=kv_type, cache_tokens=cache_tokens,
+                 preempt=preempt, max_waiting=max_waiting, progress=progress)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -70,10 +70,11 @@ class AttentionOps(RowOps):
         d_v = v.n // n_kv
         if d_k % 2 or d_v % 16:
             raise self.c.error("attention.value_length", f"{d_k} and {d_v} are not multiples of 2 and 16")
-        self.plan.cache.append(CacheLayer(n_kv, d_k, d_v))
+        self.plan.cache.append(CacheLayer(n_kv, d_k, d_v, window))
+        group = list(dict.fromkeys(layer.window for layer in self.plan.cache)).index(window)
         cache: dict[str, Value] = {
-            "batch": BATCH, "cache": Special("cache", index), "page_bytes": Special("page_bytes", index),
-            "d_k": d_k, "d_v": d_v,
+            "batch": Special("batch", group), "cache": Special("cache", index),
+            "page_bytes": Special("page_bytes", index), "d_k": d_k, "d_v": d_v,
         }  # fmt: skip
         self._op(f"kv.write[{kv}]", [k, v], [], k.rows, "kv", k=k, v=v, ldk=k.ld, ldv=v.ld, heads=n_kv,
                  **cache).state = True  # fmt: skip

@@ -23,9 +23,9 @@ class Engine:
     close it.
     """
 
-    def __init__(self, runtime: Runtime, max_waiting: int) -> None:
+    def __init__(self, runtime: Runtime, max_waiting: int, preempt: str) -> None:
         self._runtime, self._max_waiting = runtime, max_waiting
-        self._scheduler = Scheduler(runtime)
+        self._scheduler = Scheduler(runtime, preempt)
         self._changed = threading.Condition()
         self._new: list[Work] = []
         self._closing = False
@@ -76,8 +76,9 @@ class Engine:
     def stats(self) -> Stats:
         with self._changed:
             s = self._scheduler
+            pool = self._runtime.pool
             return replace(s.stats, running=len(s.running), waiting=len(s.waiting) + len(self._new),
-                           pages_used=s.pages_used())  # fmt: skip
+                           pages_used=pool.used, pages_cached=pool.cached)  # fmt: skip
 
     def close(self) -> None:
         """End all work with an error, then the thread, and give the memory back. Idempotent."""

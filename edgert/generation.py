@@ -78,7 +78,7 @@ class Answer:
         self._constraint, self._alternatives = constraint, logprobs
         self._logprobs: list[TokenLogprob] = []
         self._decoder = StreamDecoder(tokenizer, shown=shown, continues=True)
-        self._history = list(prompt)
+        self.history = list(prompt)  # and what was generated
         self._held = ""  # text that might begin a stop string
         self._text: list[str] = []
         self._ids: list[int] = []
@@ -102,14 +102,14 @@ class Answer:
         row = Row(logits, self._alternatives, self._sampler.top) if self._alternatives is not None else None
         if self._constraint is not None:
             self._constraint.mask(logits)
-        token = self._sampler.choose(logits, self._history)
+        token = self._sampler.choose(logits, self.history)
         self._last = time.perf_counter()
         if token in self._ends:
             return self._end("stop")
         if row is not None:
             self._logprobs.append(row.of(token))
         self._ids.append(token)
-        self._history.append(token)
+        self.history.append(token)
         self._held, stopped = _cut(self._held + self._decoder.feed(token), self._stop)
         if stopped:
             return self._end("stop", whole=True)

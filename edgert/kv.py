@@ -1,7 +1,8 @@
-"""The paged KV cache: a pool of pages, and sequences that hold them by block tables."""
+"""The paged KV cache: pages for the layers that see equally far, and sequences that hold them by block tables."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
 import numpy as np
@@ -13,6 +14,8 @@ from .kernels_cpu.team import reserve
 from .plan import CacheLayer
 
 ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4}
+MARGIN = 64  # tokens beyond a window that stay, so that as many can be taken back
+GONE = -1  # in place of a page that no window sees any more
 
 
 def token_bytes(layers: SequenceOf[CacheLayer], kind: str) -> int:
@@ -20,83 +23,225 @@ def token_bytes(layers: SequenceOf[CacheLayer], kind: str) -> int:
     return sum(layer.heads * (layer.d_k + layer.d_v) for layer in layers) * ELEMENT_BYTES[kind]
 
 
-class PagePool:
-    """Pages of PAGE tokens for all layers. A page number is the same in every layer; memory is taken when touched."""
+def windows(layers: SequenceOf[CacheLayer]) -> list[int]:
+    """The windows that layers have (0: all), in the order in which they are numbered as groups."""
+    return list(dict.fromkeys(layer.window for layer in layers)) or [0]
 
-    def __init__(self, layers: SequenceOf[CacheLayer], kind: str, n_pages: int) -> None:
-        self.n_pages = n_pages
-        self.page_bytes = [PAGE * layer.heads * (layer.d_k + layer.d_v) * ELEMENT_BYTES[kind] for layer in layers]
-        self._memory = reserve(n_pages * sum(self.page_bytes))
-        start = int(self._memory.ctypes.data)
-        self.addresses = []
-        for size in self.page_bytes:
-            self.addresses.append(start)
-            start += n_pages * size
+
+class Group:
+    """Pages of PAGE tokens for all layers with one window. A page number is the same in each of these layers.
+
+    A page is used by as many sequences as `hold` it. When nobody does, it is free, or idle if it belongs to the prefix
+    cache: then it is taken when no other is free, the one that fell idle first before others.
+    """
+
+    def __init__(self, window: int, n_pages: int, memory: list[npt.NDArray[np.uint8]]) -> None:
+        """memory: for each layer, the bytes (n_pages, page bytes)."""
+        self.window, self.n_pages, self._memory = window, n_pages, memory
+        self._users = [0] * n_pages
         self._free = list(range(n_pages - 1, -1, -1))
+        self._idle: dict[int, None] = {}  # in the order in which they fell idle
+        self._cached: set[int] = set()
+        self.evicted: Callable[[int], None] = lambda page: None  # told of an idle page that is taken
+
+    @property
+    def page_bytes(self) -> int:
+        """Of all layers."""
+        return sum(layer.shape[1] for layer in self._memory)
 
     @property
     def free(self) -> int:
-        """Pages not in use."""
-        return len(self._free)
+        """Pages that nobody uses, in the prefix cache or not."""
+        return len(self._free) + len(self._idle)
+
+    @property
+    def cached(self) -> int:
+        """Pages in the prefix cache that nobody uses."""
+        return len(self._idle)
 
     def take(self) -> int:
-        """A free page; EdgertError when there is none."""
+        """A page for one user; EdgertError when all are in use."""
         if not self._free:
-            raise EdgertError(f"the KV cache is full: all {self.n_pages} pages of {PAGE} tokens are in use")
-        return self._free.pop()
+            if not self._idle:
+                raise EdgertError(f"the KV cache is full: all {self.n_pages} pages of {PAGE} tokens are in use")
+            page = next(iter(self._idle))
+            self.evicted(page)  # which frees it
+        page = self._free.pop()
+        self._users[page] = 1
+        return page
+
+    def hold(self, page: int) -> None:
+        """One more user of a page."""
+        self._idle.pop(page, None)
+        self._users[page] += 1
 
     def drop(self, page: int) -> None:
-        """Give a page back."""
-        self._free.append(page)
+        """One user less."""
+        self._users[page] -= 1
+        if not self._users[page]:
+            if page in self._cached:
+                self._idle[page] = None
+            else:
+                self._free.append(page)
+
+    def cache(self, page: int) -> None:
+        """The page belongs to the prefix cache now."""
+        self._cached.add(page)
+
+    def uncache(self, page: int) -> None:
+        """No more."""
+        self._cached.discard(page)
+        if page in self._idle:
+            del self._idle[page]
+            self._free.append(page)
+
+    def is_cached(self, page: int) -> bool:
+        return page in self._cached
+
+    def copy(self, source: int, to: int) -> None:
+        for layer in self._memory:
+            layer[to] = layer[source]
+
+    def read(self, page: int) -> bytes:
+        """What is in a page, layer after layer."""
+        return b"".join(layer[page].tobytes() for layer in self._memory)
+
+    def write(self, page: int, data: memoryview) -> None:
+        """Put back what `read` gave."""
+        at = 0
+        for layer in self._memory:
+            size = layer.shape[1]
+            layer[page] = np.frombuffer(data[at : at + size], np.uint8)
+            at += size
+
+    def close(self) -> None:
+        self._memory = []
+
+
+class PagePool:
+    """The groups of all layers. Memory is taken when touched."""
+
+    def __init__(self, layers: SequenceOf[CacheLayer], kind: str, n_pages: SequenceOf[int]) -> None:
+        """n_pages: of each group, in the order of `windows`."""
+        of = windows(layers)
+        self.page_bytes = [PAGE * token_bytes([layer], kind) for layer in layers]
+        counts = [n_pages[of.index(layer.window)] for layer in layers]
+        self._memory = reserve(sum(n * size for n, size in zip(counts, self.page_bytes, strict=True)))
+        self.addresses: list[int] = []
+        memory: list[list[npt.NDArray[np.uint8]]] = [[] for _ in of]
+        start = 0
+        for layer, n, size in zip(layers, counts, self.page_bytes, strict=True):
+            self.addresses.append(int(self._memory.ctypes.data) + start)
+            memory[of.index(layer.window)].append(self._memory[start : start + n * size].reshape(n, size))
+            start += n * size
+        self.groups = [Group(window, n, each) for window, n, each in zip(of, n_pages, memory, strict=True)]
+
+    @property
+    def n_pages(self) -> int:
+        return sum(group.n_pages for group in self.groups)
+
+    @property
+    def used(self) -> int:
+        """Pages that sequences use."""
+        return sum(group.n_pages - group.free for group in self.groups)
+
+    @property
+    def cached(self) -> int:
+        """Pages that nobody uses, kept for prompts that begin alike."""
+        return sum(group.cached for group in self.groups)
+
+    def room(self) -> int:
+        """Pages that each group can give."""
+        return min(group.free for group in self.groups)
 
     def close(self) -> None:
         """Give the memory back; nothing may run on it any more."""
+        for group in self.groups:
+            group.close()
         del self._memory
 
 
 class Sequence:
     """Tokens whose keys and values are in the cache.
 
-    `n_prompt`: how many of them, from the start, were computed on the prompt path. Only those are reused for another
-    prompt, so that an answer does not depend on what was asked before.
+    n_prompt  how many of them, from the start, were computed on the prompt path: only those are reused for another
+              prompt, so that an answer does not depend on what was asked before
+    pages     for each group the pages in their order, GONE for those that its window no longer sees
+    tables    the same for kernels: int32, one for each group
+    keys      of its first pages in the prefix cache
     """
 
     def __init__(self, pool: PagePool, n_ctx: int) -> None:
-        self._pool = pool
+        self._pool, self._n_ctx = pool, n_ctx
         self.tokens: list[int] = []
         self.n_prompt = 0
-        self.table: npt.NDArray[np.int32] = np.zeros(-(-n_ctx // PAGE), np.int32)
-        self._n_pages = 0
+        self.keys: list[bytes] = []
+        self.pages: list[list[int]] = [[] for _ in pool.groups]
+        self.tables: list[npt.NDArray[np.int32]] = [np.zeros(-(-n_ctx // PAGE), np.int32) for _ in pool.groups]
 
     @property
     def n_pages(self) -> int:
-        return self._n_pages
+        """Pages held in all groups."""
+        return sum(page != GONE for pages in self.pages for page in pages)
 
     def pages_for(self, n: int) -> int:
-        """How many more pages n more tokens need."""
-        return -(-(len(self.tokens) + n) // PAGE) - self._n_pages
+        """How many more pages n more tokens need in each group."""
+        return -(-(len(self.tokens) + n) // PAGE) - len(self.pages[0])
 
     def extend(self, ids: SequenceOf[int], *, prompt: bool) -> None:
-        """Make room for ids after what is there. A page is taken when its first token comes."""
-        for _ in range(self.pages_for(len(ids))):
-            self.table[self._n_pages] = self._pool.take()
-            self._n_pages += 1
+        """Make room for ids after what is there. A page is taken when its first token comes; all or none are."""
+        more = self.pages_for(len(ids))
+        if more > self._pool.room():
+            raise EdgertError(f"the KV cache is full: all {self._pool.n_pages} pages of {PAGE} tokens are in use")
+        for _ in range(more):
+            self.append([group.take() for group in self._pool.groups])
         if prompt and self.n_prompt == len(self.tokens):
             self.n_prompt += len(ids)
         self.tokens.extend(ids)
 
+    def append(self, pages: SequenceOf[int]) -> None:
+        """Add a page of each group that this sequence is a user of already."""
+        for own, table, page in zip(self.pages, self.tables, pages, strict=True):
+            table[len(own)] = max(0, page)
+            own.append(page)
+
     def truncate(self, n: int) -> None:
-        """Forget all but the first n tokens."""
+        """Forget all but the first n tokens: any number at the end of `slide`'s margin, or all."""
         del self.tokens[n:]
         self.n_prompt = min(self.n_prompt, n)
+        del self.keys[n // PAGE :]
         keep = -(-n // PAGE)
-        while self._n_pages > keep:
-            self._n_pages -= 1
-            self._pool.drop(int(self.table[self._n_pages]))
+        for group, own in zip(self._pool.groups, self.pages, strict=True):
+            while len(own) > keep:
+                if (page := own.pop()) != GONE:
+                    group.drop(page)
 
-    def common(self, ids: SequenceOf[int]) -> int:
-        """Length of the longest prefix of ids that this sequence can serve."""
-        n = min(self.n_prompt, len(ids))
-        if self.tokens[:n] == list(ids[:n]):
-            return n
-        return next(i for i in range(n) if self.tokens[i] != ids[i])
+    def first_seen(self, group: Group, margin: int = 0) -> int:
+        """The first page that the next token sees in a group."""
+        return max(0, len(self.tokens) - group.window + 1 - margin) // PAGE if group.window else 0
+
+    def slide(self) -> None:
+        """Give back the pages that windows no longer see."""
+        for group, own in zip(self._pool.groups, self.pages, strict=True):
+            at = self.first_seen(group, MARGIN)
+            while at > 0 and own[at - 1] != GONE:
+                at -= 1
+                group.drop(own[at])
+                own[at] = GONE
+
+    def fork(self) -> Sequence:
+        """Another with the same tokens: full pages are shared, the last is copied if more tokens go there."""
+        other = Sequence(self._pool, self._n_ctx)
+        other.tokens, other.n_prompt, other.keys = list(self.tokens), self.n_prompt, list(self.keys)
+        full = len(self.tokens) // PAGE
+        for group, own, theirs, table in zip(self._pool.groups, self.pages, other.pages, other.tables, strict=True):
+            for i, page in enumerate(own):
+                if page == GONE:
+                    new = GONE
+                elif i < full:
+                    group.hold(new := page)
+                else:
+                    group.copy(page, new := group.take())
+                theirs.append(new)
+                table[i] = max(0, new)
+        return other

@@ -62,6 +62,14 @@ class PromptLogprobs:
         self._prompt, self._n, self._top = prompt, n, top
         self.tokens: list[TokenLogprob | None] = [None]
 
+    @property
+    def complete(self) -> bool:
+        return len(self.tokens) >= len(self._prompt)
+
+    def restart(self) -> None:
+        """The rows come again from the first."""
+        self.tokens = [None]
+
     def add(self, rows: F32) -> None:
         """The next rows of logits (up to ROWS, n_vocab): each is about the token after its own."""
         for row in rows:

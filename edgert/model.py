@@ -43,7 +43,8 @@ class Model:
     """
 
     def __init__(self, path: Path, *, threads: int | None, n_ctx: int | None, precision: str, kv_type: str,
-                 max_waiting: int, progress: Progress | None) -> None:  # fmt: skip
+                 cache_tokens: int | None, preempt: str, max_waiting: int,
+                 progress: Progress | None) -> None:  # fmt: skip
         self.path = path
         gguf = Gguf.open(path)
         try:
@@ -51,7 +52,7 @@ class Model:
             config = read_config(gguf)
             check_vocabulary(gguf, config, self.tokenizer)
             self._runtime = Runtime(config, threads=threads, n_ctx=n_ctx, precision=precision, kv_type=kv_type,
-                                    progress=progress)  # fmt: skip
+                                    cache_tokens=cache_tokens, progress=progress)  # fmt: skip
             self._fallback = chat_template_from_metadata(gguf.metadata, self.tokenizer)
         except BaseException:
             gguf.close()
@@ -63,7 +64,7 @@ class Model:
         self.threads, self.precision = self._runtime.threads, precision
         top = self._runtime.kernels["sample.top"]
         self._answering = Answering(self.tokenizer, self.n_vocab, self.n_ctx, top)
-        self._engine = Engine(self._runtime, max_waiting)
+        self._engine = Engine(self._runtime, max_waiting, preempt)
         close = _closer(self._engine, self._answering)
         self._close = close
         weakref.finalize(self, close)

@@ -90,6 +90,7 @@ class CacheLayer:
     heads: int
     d_k: int
     d_v: int
+    window: int = 0  # tokens that a token sees, itself among them; 0: all
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import bisect
 import math
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,21 +118,24 @@ class Program:
     """A plan bound to memory and to loaded kernels."""
 
     def __init__(self, plan: Plan, sizes: Sizes, kernels: Mapping[str, Kernel], gguf: Gguf,
-                 arena: npt.NDArray[np.uint8], batch: I64, bound: Mapping[tuple[str, int], int]) -> None:  # fmt: skip
-        """`bound`: addresses and values of the Specials that the runtime owns: cache, page_bytes, rope."""
+                 arena: npt.NDArray[np.uint8], headers: Sequence[I64],
+                 bound: Mapping[tuple[str, int], int]) -> None:  # fmt: skip
+        """headers: of the batch, for each group of the cache. bound: addresses and values of the Specials that the
+        runtime owns: cache, page_bytes, rope."""
         self.plan, self.sizes = plan, sizes
         self._places, arena_bytes = place(plan, sizes)
-        self._arena, self._batch = arena, batch
+        self._arena, self._batch = arena, headers[0]
         scratch_at = arena_bytes
         tables_at = scratch_at + plan.scratch * sizes.threads
         if tables_at + self._tables_bytes() > arena.nbytes:
             raise AssertionError("arena too small")
         base = int(arena.ctypes.data)
         self._cursors = aligned(8 * max(1, len(plan.ops)))
-        header = int(batch.ctypes.data)
+        header = int(headers[0].ctypes.data)
         self._cursor_base = int(self._cursors.ctypes.data)
         self._counts = {"tokens": header + 8 * layout.BATCH_TOKENS, "out": header + 8 * layout.BATCH_OUT}
-        self._bound = {**bound, ("batch", 0): header, ("logits", 0): 0}
+        self._bound = {**bound, ("logits", 0): 0}
+        self._bound |= {("batch", i): int(each.ctypes.data) for i, each in enumerate(headers)}
         self._bound["scratch", 0], self._bound["ld_scratch", 0] = base + scratch_at, plan.scratch
         self._bind_tables(base + tables_at)
         self._gguf, self._base = gguf, base

@@ -17,7 +17,7 @@ from .config import Config
 from .errors import EdgertError
 from .kernels_cpu import isa, jit, layout, team
 from .kernels_cpu.layout import amx_config
-from .plan import Plan
+from .plan import CacheLayer, Plan
 from .program import Program, Sizes, kernel_names
 from .rope import RopeTable, inverse_frequencies
 
@@ -102,7 +102,8 @@ class Runtime:
     """A model ready to run. Not thread-safe: one caller at a time."""
 
     def __init__(self, config: Config, *, threads: int | None, n_ctx: int | None, precision: str, kv_type: str,
-                 progress: Progress | None) -> None:  # fmt: skip
+                 progress: Progress | None, cache_tokens: int | None = None) -> None:  # fmt: skip
+        """cache_tokens: that the KV cache holds, at least the context; None: as many as memory allows."""
         self.gguf, self.config = config.gguf, config
         self.precision = precision
         self.kv_type = "f32" if precision == "exact" else kv_type
@@ -125,14 +126,14 @@ class Runtime:
         self.kernels = load_kernels(names, self.level, report)
         self._team: team.Team | None = team.Team(self.threads, self.kernels)
         try:
-            self._allocate()
+            self._allocate(cache_tokens)
         except BaseException:
             self._team.close()
             raise
 
-    def _allocate(self) -> None:
+    def _allocate(self, cache_tokens: int | None) -> None:
         prompt = self.plans["prompt"]
-        self.pool = kv.PagePool(prompt.cache, self.kv_type, self._n_pages(kv.token_bytes(prompt.cache, self.kv_type)))
+        self.pool = kv.PagePool(prompt.cache, self.kv_type, self._n_pages(prompt.cache, cache_tokens))
         self._ropes = []
         self._amx_config = amx_config()
         bound: dict[tuple[str, int], int] = {("amx_config", 0): int(self._amx_config.ctypes.data)}
@@ -152,19 +153,25 @@ class Runtime:
         }
         # Each phase has its own arena, so that decode steps can run within a prompt's.
         self._arenas = {p: team.reserve(Program.arena_bytes(self.plans[p], sizes[p])) for p in sizes}
-        self._batches = {p: Batch(sizes[p].tokens) for p in sizes}
-        headers = {p: self._batches[p].header for p in sizes}
+        self._batches = {p: Batch(sizes[p].tokens, len(self.pool.groups)) for p in sizes}
         self.programs = {
-            p: Program(self.plans[p], sizes[p], self.kernels, self.gguf, self._arenas[p], headers[p], bound)
-            for p in sizes
-        }
+            p: Program(self.plans[p], sizes[p], self.kernels, self.gguf, self._arenas[p], self._batches[p].headers,
+                       bound) for p in sizes
+        }  # fmt: skip
         self._sizes = sizes
 
-    def _n_pages(self, token_bytes: int) -> int:
-        """Pages of the cache: a context for every row of a decode step if memory allows, at least one and some."""
+    def _n_pages(self, layers: Sequence[CacheLayer], tokens: int | None) -> list[int]:
+        """Pages of each group: a context for every row of a decode step if memory allows, at least one and some."""
         context = -(-self.n_ctx // layout.PAGE)
-        share = int(psutil.virtual_memory().total * KV_SHARE) // max(1, token_bytes * layout.PAGE)
-        return max(context + DECODE_ROWS, min(context * DECODE_ROWS, share))
+        need, cost = [], 0
+        for window in kv.windows(layers):
+            seen = min(context, (window + PROMPT_ROWS + kv.MARGIN) // layout.PAGE + 3) if window else context
+            need.append(seen)
+            cost += seen * layout.PAGE * kv.token_bytes([la for la in layers if la.window == window], self.kv_type)
+        contexts = psutil.virtual_memory().total * KV_SHARE / max(1, cost)
+        if tokens is not None:
+            return [max(n + 1, math.ceil(n * tokens / self.n_ctx)) for n in need]
+        return [max(n + DECODE_ROWS, int(n * min(DECODE_ROWS, contexts))) for n in need]
 
     def begin(self, phase: str, rows: Sequence[Rows], want: Sequence[int], out: F32) -> None:
         """Start to feed tokens to sequences.
@@ -212,17 +219,17 @@ class Runtime:
 
 
 class Batch:
-    """The rows of one run, where the kernels read them (layout.BATCH_*)."""
+    """The rows of one run, where the kernels read them (layout.BATCH_*): a header for each group of the cache."""
 
-    def __init__(self, rows: int) -> None:
-        self.header = team.aligned(64)
+    def __init__(self, rows: int, groups: int) -> None:
         self._i32 = np.zeros((5, rows + 1), np.int32)
-        self._tables = np.zeros(rows, np.int64)
+        self._tables = np.zeros((groups, rows), np.int64)
         ids, positions, seqs, out, starts = (int(a.ctypes.data) for a in self._i32)
-        self.header[layout.BATCH_IDS], self.header[layout.BATCH_POS] = ids, positions
-        self.header[layout.BATCH_SEQ], self.header[layout.BATCH_OUT_ROWS] = seqs, out
-        self.header[layout.BATCH_STARTS] = starts
-        self.header[layout.BATCH_TABLES] = self._tables.ctypes.data
+        self.headers = [team.aligned(64) for _ in range(groups)]
+        for header, tables in zip(self.headers, self._tables, strict=True):
+            header[layout.BATCH_IDS], header[layout.BATCH_POS] = ids, positions
+            header[layout.BATCH_SEQ], header[layout.BATCH_OUT_ROWS] = seqs, out
+            header[layout.BATCH_STARTS], header[layout.BATCH_TABLES] = starts, tables.ctypes.data
 
     def fill(self, rows: Sequence[Rows], want: Sequence[int]) -> None:
         """The ids must already be in their sequences."""
@@ -233,10 +240,12 @@ class Batch:
             tokens[n : n + len(ids)] = ids
             positions[n : n + len(ids)] = range(end - len(ids), end)
             seqs[n : n + len(ids)] = s
-            self._tables[s] = sequence.table.ctypes.data
+            for tables, table in zip(self._tables, sequence.tables, strict=True):
+                tables[s] = table.ctypes.data
             starts[s] = n
             n += len(ids)
         starts[len(rows)] = n
         out[: len(want)] = want
-        self.header[layout.BATCH_TOKENS], self.header[layout.BATCH_SEQS] = n, len(rows)
-        self.header[layout.BATCH_OUT] = len(want)
+        for header in self.headers:
+            header[layout.BATCH_TOKENS], header[layout.BATCH_SEQS] = n, len(rows)
+            header[layout.BATCH_OUT] = len(want)

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from . import kv
+from .errors import EdgertError
+from .memory import Memory
 from .runtime import Runtime
 from .work import Feed, Work
 
 F32 = npt.NDArray[np.float32]
 
-KEPT = 4  # idle sequences kept for prefix reuse
 TURN_S = 0.05  # a chunk of prompts runs so long before new and cancelled work is looked at,
 SHARE = 1.0  # and so long per second of decode steps while answers are in progress,
 BESIDE = 256  # with so many rows, because one operation on all of them is the shortest that it can run
@@ -29,12 +29,14 @@ class Stats:
     running: int = 0
     waiting: int = 0
     pages_used: int = 0  # of the KV cache, by what runs now
+    pages_cached: int = 0  # by nobody, kept for prompts that begin alike
     pages_total: int = 0
     prompt_tokens: int = 0  # computed
     cached_tokens: int = 0  # of prompts, taken from the cache
     generated_tokens: int = 0
     prefix_hits: int = 0  # prompts of which a part was in the cache
     prefix_misses: int = 0
+    preemptions: int = 0  # works that were set aside because the cache was full
     steps: int = 0  # runs of either program
 
 
@@ -51,15 +53,16 @@ class Chunk:
 class Scheduler:
     """Runs work on a runtime. Belongs to one thread. What goes wrong with one work ends that work alone."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, preempt: str) -> None:
+        """preempt: how work is set aside when the cache is full, "recompute" or "swap"."""
         self._runtime, self._pool = runtime, runtime.pool
+        self.memory = Memory(runtime.pool, runtime.n_ctx, preempt)
         self._most = {phase: runtime.max_rows(phase) for phase in ("prompt", "decode")}
         self._space = {phase: np.empty((0, runtime.config.n_vocab), np.float32) for phase in self._most}
         self.waiting: list[Work] = []
         self.running: list[Work] = []
         self.stats = Stats(pages_total=runtime.pool.n_pages)
         self._chunk: Chunk | None = None  # of prompts, begun
-        self._idle: list[kv.Sequence] = []
 
     # ---- coming and going ----
 
@@ -80,8 +83,7 @@ class Scheduler:
         for works in (self.waiting, self.running):
             if work in works:
                 works.remove(work)
-        if work.sequence is not None:
-            self._keep(work.sequence, 0 if error is not None else work.sequence.n_prompt)
+        self.memory.release(work)
         work.box.end(error)
 
     def _guarded(self, work: Work, call: Callable[[], None]) -> None:
@@ -108,17 +110,35 @@ class Scheduler:
                 self._end(work)
 
     def _admit(self) -> None:
-        """Start what waits, in its order, as long as all that run fit in the cache to their full length."""
-        while self.waiting and len(self.running) < self._most["decode"] and self._fits(self.waiting[0]):
-            work = self.waiting.pop(0)
+        """Start what waits, in its order, as the cache has room; but let a prompt wait for one that begins alike."""
+        for work in self.waiting[:]:
+            if len(self.running) >= self._most["decode"]:
+                return
+            if self.memory.alike(work, self.running):
+                continue
+            if not self.memory.admit(work, self.running):
+                return
+            self.waiting.remove(work)
             self.running.append(work)
-            sequence = self._sequence(work)
-            if sequence.tokens:
-                self.stats.prefix_hits += 1
-            else:
-                self.stats.prefix_misses += 1
-            self.stats.cached_tokens += len(sequence.tokens)
-            work.start(sequence)
+            if not work.admitted:
+                work.admitted = True
+                self.stats.prefix_hits += work.fed > 0
+                self.stats.prefix_misses += work.fed == 0
+                self.stats.cached_tokens += work.fed
+
+    def _set_aside(self, works: list[Work]) -> list[Work]:
+        """Make room by taking the pages of the last work in progress; what is left of `works`."""
+        others = [work for work in self.running if work not in self._begun]
+        if len(others) < 2:
+            if not self._begun:
+                raise EdgertError("the KV cache is full")
+            return []  # when the prompts have been read there is more to choose from
+        last = max(others, key=lambda work: work.order)
+        self.running.remove(last)
+        self.memory.set_aside(last)
+        self.add(last)
+        self.stats.preemptions += 1
+        return [work for work in works if work is not last]
 
     # ---- steps ----
 
@@ -147,18 +167,24 @@ class Scheduler:
         return [w for w in works if w.order[0] == first.order[0] and not w.alone and (w is first or not w.whole)]
 
     def _begin(self, phase: str, works: list[Work], most: int) -> Chunk | None:
-        """Start a run of these, which get equal shares of at most so many rows as far as they need them."""
-        if not works:
-            return None
-        room = min(most, self._most[phase])
+        """Start a run of these, or of those that the cache has room for."""
+        while works:
+            feeds = self._share(works, min(most, self._most[phase]))
+            works = [work for work in works if id(work) in feeds]
+            if sum(feed.sequence.pages_for(len(feed.ids)) for feed in feeds.values()) <= self._pool.room():
+                chunk = Chunk(phase, works, [feeds[id(work)] for work in works], self._rows(phase, works, feeds))
+                return chunk if self._run(chunk, self._start, chunk) else None
+            works = self._set_aside(works)
+        return None
+
+    def _share(self, works: list[Work], room: int) -> dict[int, Feed]:
+        """Equal shares of so many rows, as far as each needs them; by id of the work."""
         feeds: dict[int, Feed] = {}
         for i, work in enumerate(sorted(works, key=lambda w: w.left)):
             if share := room // (len(works) - i):
                 feeds[id(work)] = feed = work.feed(share)
                 room -= len(feed.ids)
-        works = [work for work in works if id(work) in feeds]
-        chunk = Chunk(phase, works, [feeds[id(work)] for work in works], self._rows(phase, works, feeds))
-        return chunk if self._run(chunk, lambda: self._start(chunk)) is not None else None
+        return feeds
 
     def _rows(self, phase: str, works: list[Work], feeds: dict[int, Feed]) -> F32:
         """Where the logits of a run go."""
@@ -175,7 +201,6 @@ class Scheduler:
         for feed in chunk.feeds:
             want += [start + i for i in feed.want]
             start += len(feed.ids)
-        self._make_room(sum(feed.sequence.pages_for(len(feed.ids)) for feed in chunk.feeds))
         self._runtime.begin(chunk.phase, [(feed.sequence, feed.ids) for feed in chunk.feeds], want, chunk.rows)
         self.stats.steps += 1
         if chunk.phase == "prompt":
@@ -184,18 +209,18 @@ class Scheduler:
 
     def _advance(self, chunk: Chunk, until: float = float("inf")) -> bool:
         """Whether the run has ended well."""
-        return bool(self._run(chunk, lambda: self._runtime.advance(chunk.phase, until)))
+        return self._run(chunk, self._runtime.advance, chunk.phase, until)
 
-    def _run(self, chunk: Chunk, call: Callable[[], bool]) -> bool | None:
+    def _run(self, chunk: Chunk, call: Callable[..., bool], *args: object) -> bool:
         """Call, or end all work of a chunk with the error."""
         try:
-            return call()
+            return call(*args)
         except Exception as error:
             if chunk is self._chunk:
                 self._chunk = None
             for work in chunk.works:
                 self._end(work, error)
-            return None
+            return False
 
     def _finish(self, chunk: Chunk) -> None:
         """Hand the logits out."""
@@ -203,38 +228,8 @@ class Scheduler:
         for work, feed in zip(chunk.works, chunk.feeds, strict=True):
             rows, before = chunk.rows[at : at + len(feed.want)], work.generated
             at += len(feed.want)
+            if chunk.phase == "prompt":
+                self.memory.read(work)
+            feed.sequence.slide()
             self._guarded(work, lambda work=work, rows=rows: work.take(rows))  # type: ignore[misc]
             self.stats.generated_tokens += work.generated - before
-
-    # ---- the cache ----
-
-    def _fits(self, work: Work) -> bool:
-        """Whether the cache can hold this beside what runs, all to their full length (one always fits)."""
-        pages = sum(-(-w.max_tokens // kv.PAGE) for w in [*self.running, work])
-        return not self.running or pages <= self._pool.n_pages
-
-    def _sequence(self, work: Work) -> kv.Sequence:
-        """One that holds as much of the prompt as is cached (never all of it)."""
-        idle = [] if work.whole else self._idle  # what is cached has no logits
-        best = max(idle, key=lambda s: s.common(work.prompt), default=None)
-        if best is None or (n := min(best.common(work.prompt), len(work.prompt) - 1)) <= 0:
-            return kv.Sequence(self._pool, self._runtime.n_ctx)
-        self._idle.remove(best)
-        best.truncate(n)
-        return best
-
-    def _keep(self, sequence: kv.Sequence, n: int) -> None:
-        """Keep the first n tokens for another prompt."""
-        sequence.truncate(n)
-        if n:
-            self._idle.append(sequence)
-        while len(self._idle) > KEPT:
-            self._idle.pop(0).truncate(0)
-
-    def _make_room(self, n_pages: int) -> None:
-        """Drop idle sequences until n_pages are free."""
-        while self._idle and self._pool.free < n_pages:
-            self._idle.pop(0).truncate(0)
-
-    def pages_used(self) -> int:
-        return sum(w.sequence.n_pages for w in [*self.running] if w.sequence is not None)

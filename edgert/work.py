@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,9 @@ from . import kv
 from .generation import Answer
 from .logprobs import ROWS
 from .request import Mailbox
+
+if TYPE_CHECKING:
+    from .memory import Swapped
 
 F32 = npt.NDArray[np.float32]
 _numbers = itertools.count()
@@ -33,28 +37,35 @@ class Work(ABC):
     prompt     tokens that go through the prompt path, or as many as are known
     whole      no token of the prompt may come from the cache, because the logits of all are needed
     alone      its rows share a run with no other's, and `out` says where their logits go
-    max_tokens  that may be in its sequence at the end
     """
 
     whole = False
     alone = False
 
-    def __init__(self, prompt: list[int], max_tokens: int, priority: int) -> None:
-        self.prompt, self.max_tokens = prompt, max_tokens
+    def __init__(self, prompt: list[int], priority: int) -> None:
+        self.prompt = prompt
         self.order = (-priority, next(_numbers))
         self.box = Mailbox()
         self.cancelled = False
+        self.admitted = False
+        self.read = 0  # tokens of the prompt, also when the sequence is gone
         self.ended = False
         self.sequence: kv.Sequence | None = None
+        self.swapped: Swapped | None = None  # what its sequence held when it was set aside
 
     @property
     def fed(self) -> int:
         return len(self.sequence.tokens) if self.sequence is not None else 0
 
     @property
+    def size(self) -> int:
+        """Tokens that must be in its sequence before it can go on."""
+        return len(self.prompt)
+
+    @property
     def left(self) -> int:
         """Rows that it could use now."""
-        return max(1, len(self.prompt) - self.fed)
+        return max(1, (len(self.prompt) if self.phase == "prompt" else self.size) - self.fed)
 
     @property
     def generated(self) -> int:
@@ -63,7 +74,7 @@ class Work(ABC):
 
     @property
     def progress(self) -> tuple[int, int]:
-        return min(self.fed, len(self.prompt)), len(self.prompt)
+        return self.read, len(self.prompt)
 
     @property
     def phase(self) -> str:
@@ -71,8 +82,12 @@ class Work(ABC):
         return "prompt" if self.fed < len(self.prompt) else "decode"
 
     def start(self, sequence: kv.Sequence) -> None:
-        """Begin, with a sequence that holds what was cached of the prompt."""
+        """Begin, with a sequence that holds what was cached of the prompt, or go on with one."""
         self.sequence = sequence
+
+    def pause(self) -> None:
+        """Its sequence has been taken; `start` comes again."""
+        self.sequence = None
 
     @abstractmethod
     def feed(self, most: int) -> Feed:
@@ -94,33 +109,49 @@ class AnswerWork(Work):
     """An answer: the prompt in chunks, then token by token."""
 
     def __init__(self, answer: Answer, priority: int) -> None:
-        super().__init__(answer.prompt, len(answer.prompt) + answer.max_tokens, priority)
+        super().__init__(answer.prompt, priority)
         self.answer = answer
-        self.whole = answer.scores is not None
+        self._started = False
 
     @property
     def generated(self) -> int:
         return self.answer.generated
 
+    @property
+    def size(self) -> int:
+        return len(self.answer.history)
+
+    @property
+    def whole(self) -> bool:  # type: ignore[override]
+        return self.answer.scores is not None and not self.answer.scores.complete
+
     def start(self, sequence: kv.Sequence) -> None:
         super().start(sequence)
-        self.answer.start(len(sequence.tokens))
+        if not self._started:
+            self._started = True
+            self.answer.start(len(sequence.tokens))
+
+    def pause(self) -> None:
+        super().pause()
+        if self.whole and self.answer.scores is not None:
+            self.answer.scores.restart()
 
     def feed(self, most: int) -> Feed:
+        """The prompt on its path, then what was generated on its own: usually one token, after a pause all of it."""
         assert self.sequence is not None
-        at, prompt = len(self.sequence.tokens), self.prompt
-        if at >= len(prompt):
-            assert self.answer.token is not None
-            return Feed(self.sequence, [self.answer.token], range(1))
-        part = prompt[at : at + (min(most, ROWS) if self.whole else most)]
-        last = at + len(part) == len(prompt)
-        return Feed(self.sequence, part, range(0 if self.whole else len(part) - last, len(part)))
+        at, history, scored = self.fed, self.answer.history, self.whole
+        if at >= len(self.prompt):
+            part = history[at : at + most]
+        else:
+            part = self.prompt[at : at + (min(most, ROWS) if scored else most)]
+        last = at + len(part) == len(history)
+        return Feed(self.sequence, part, range(0 if scored else len(part) - last, len(part)))
 
     def take(self, rows: F32) -> None:
         answer = self.answer
-        if answer.scores is not None and self.fed <= len(self.prompt):
+        if self.whole and answer.scores is not None:
             answer.scores.add(rows)
-        if self.fed < len(self.prompt):
+        if self.fed < len(answer.history):
             return
         if piece := answer.advance(rows[-1]):
             self.box.put(piece)
@@ -136,7 +167,7 @@ class LogitsWork(Work):
     whole = alone = True
 
     def __init__(self, ids: list[int], out: F32, path: str, chunk: int | None) -> None:
-        super().__init__(ids, len(ids), 0)
+        super().__init__(ids, 0)
         self._out, self._path, self._chunk = out, path, chunk
 
     @property
