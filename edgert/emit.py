@@ -41,11 +41,11 @@ class Emitter:
         return name in self.gguf.tensors
 
     def tensor(self, name: str, *shape: int) -> TensorInfo:
-        """The tensor `name` of exactly `shape` (GGUF order), or FormatError."""
+        """The tensor `name` of `shape` (GGUF order; dimensions of 1 at the end do not count), or FormatError."""
         info = self.gguf.tensors.get(name)
         if info is None:
             raise self.gguf.error(f"tensor {name}", f"is missing; {self.c.arch} models have it")
-        if tuple(info.shape) != shape:
+        if trimmed(info.shape) != trimmed(shape):
             raise self.gguf.error(f"tensor {name}", f"has shape {tuple(info.shape)}, must be {shape}")
         if info.type.name not in BLOCKS or info.type.name in PLAIN_INTEGERS:
             raise self.gguf.error(f"tensor {name}", f"has type {info.type.name}, which weights cannot have")
@@ -208,3 +208,11 @@ class Emitter:
 def bias_of(name: str) -> str:
     """The name of the bias that belongs to a weight."""
     return name.removesuffix("weight") + "bias"
+
+
+def trimmed(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape without the dimensions of 1 at its end, which some converters write and others do not."""
+    n = len(shape)
+    while n and shape[n - 1] == 1:
+        n -= 1
+    return tuple(shape[:n])

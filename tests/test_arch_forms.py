@@ -114,6 +114,11 @@ def widths_by_layer(meta: Meta, arrays: Arrays) -> None:
     meta[name] = ["[u32]", [meta[name][1]] * meta[key(meta, "block_count")][1]]
 
 
+def gate_as_matrix(meta: Meta, arrays: Arrays) -> None:
+    for p in layers(meta):
+        arrays[f"{p}ffn_gate_inp_shexp.weight"] = arrays[f"{p}ffn_gate_inp_shexp.weight"].reshape(1, -1)
+
+
 def older_linear_scaling(meta: Meta, arrays: Arrays) -> None:
     del meta[key(meta, "rope.scaling.type")], meta[key(meta, "rope.scaling.factor")]
     meta[key(meta, "rope.scale_linear")] = ["f32", 2.0]
@@ -143,6 +148,7 @@ FORMS: list[tuple[str, Change]] = [
     ("deepseek2", heads_from_one_tensor),
     *((name, add_tied_output) for name in ("gpt2", "gemma3", "granite", "command-r")),
     ("llama", widths_by_layer),
+    ("qwen2moe", gate_as_matrix),
     ("llama-linear-bias", older_linear_scaling),
     *(
         (name, drop("attention.key_length", "attention.value_length", "vocab_size"))
