@@ -24,14 +24,14 @@ class Answering:
         self._constrainer = Constrainer(tokenizer, n_vocab)
         self.close = self._constrainer.close
 
-    def ids(self, prompt: str | Sequence[int]) -> list[int]:
-        """Token ids of a prompt that can be fed. EdgertError if there are none, or it leaves no room to answer."""
+    def ids(self, prompt: str | Sequence[int], room: int = 1) -> list[int]:
+        """Token ids of a prompt. EdgertError if there are none, or if they leave no room for so many tokens."""
         ids = self._tokenizer.encode(prompt) if isinstance(prompt, str) else checked(prompt, self._n_vocab)
         if not ids:
             raise EdgertError("the prompt has no tokens")
-        if len(ids) >= self._n_ctx:
+        if len(ids) + room > self._n_ctx:
             raise ContextLengthError(
-                f"the prompt has {len(ids)} tokens, the context only {self._n_ctx}; no room to answer"
+                f"the prompt has {len(ids)} tokens, the context only {self._n_ctx}" + "; no room to answer" * (room > 0)
             )
         return ids
 
@@ -66,6 +66,14 @@ def priority(given: dict[str, Any]) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise EdgertError(f"priority: {value!r} is not a whole number")
     return value
+
+
+def several(n: int, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Settings of so many answers to one prompt: a seed that is given counts up."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise EdgertError(f"n: {n!r} is not a positive whole number")
+    seed = settings.get("seed")
+    return [{**settings, "seed": seed + i} if isinstance(seed, int) else dict(settings) for i in range(n)]
 
 
 def checked(ids: Sequence[int], n_vocab: int) -> list[int]:

@@ -29,6 +29,7 @@ class Builder(AttentionOps, ExpertOps):
         name = "output.weight" if self.has("output.weight") else "token_embd.weight"
         self.tensor(name, c.n_embd, c.n_vocab)
         h = self.layernorm(rows, norm) if layernorm else self.rmsnorm(rows, norm)
+        self.plan.hidden, self.plan.n_body = h, len(self.plan.ops)
         self._matmul(h, name, c.n_vocab, logits).state = True
         if self.has("output.bias"):
             bias = self.vector("output.bias", c.n_vocab)

@@ -46,7 +46,7 @@ class Memory:
         if work.whole or work.swapped is not None:
             return False
         for other in running:
-            if other.sequence is None or other.generated or other.alone:
+            if other.sequence is None or other.generated or not other.kept:
                 continue
             if other.prompt[:ALIKE] == work.prompt[:ALIKE]:
                 known = PAGE * len(other.sequence.keys)
@@ -57,7 +57,7 @@ class Memory:
     def read(self, work: Work) -> None:
         """A part of its prompt has been computed."""
         work.read = min(work.fed, len(work.prompt))
-        if (sequence := work.sequence) is not None and not work.alone:
+        if (sequence := work.sequence) is not None and work.kept:
             self.prefixes.add(sequence, last=sequence.n_prompt == len(work.prompt))
 
     def set_aside(self, work: Work) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import chat, cost
-from .answering import Answering, checked, priority
+from .answering import Answering, checked, priority, several
 from .archs import read_config
 from .chat import ChatCompletion
 from .chat_parser import Reasoning
@@ -29,7 +29,7 @@ from .generation import Completion
 from .request import Request
 from .runtime import Progress, Runtime
 from .scheduler import Stats
-from .work import AnswerWork, LogitsWork
+from .work import AnswerWork, EmbedWork, LogitsWork
 
 F32 = npt.NDArray[np.float32]
 
@@ -148,15 +148,31 @@ class Model:
         self._engine.run(works)
         return [work.answer.completion() for work in works]
 
+    def generate_n(self, prompt: str | Sequence[int], n: int, **settings: Any) -> list[Completion]:
+        """Several answers to one prompt, which is read once and whose pages they share. The seeds count up."""
+        requests = [self.submit(prompt, **given) for given in several(n, settings)]
+        return [request.result() for request in requests]
+
     @overload
-    def chat(self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[False] = False,
+    def chat(self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[False] = False, n: None = None,
              **settings: Any) -> ChatCompletion: ...  # fmt: skip
     @overload
-    def chat(self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[True],
+    def chat(self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[True], n: None = None,
              **settings: Any) -> ChatStream: ...  # fmt: skip
-    def chat(self, messages: Sequence[Mapping[str, Any]], *, stream: bool = False,
-             **settings: Any) -> ChatCompletion | ChatStream:  # fmt: skip
-        """Answer a conversation of messages as OpenAI's API has them; settings as for `submit_chat`."""
+    @overload
+    def chat(self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[False] = False, n: int,
+             **settings: Any) -> list[ChatCompletion]: ...  # fmt: skip
+    def chat(self, messages: Sequence[Mapping[str, Any]], *, stream: bool = False, n: int | None = None,
+             **settings: Any) -> ChatCompletion | ChatStream | list[ChatCompletion]:  # fmt: skip
+        """Answer a conversation of messages as OpenAI's API has them; settings as for `submit_chat`.
+
+        n: a list of so many answers, see `generate_n`.
+        """
+        if n is not None:
+            if stream:
+                raise EdgertError("n: several answers cannot be one stream; use submit_chat for each")
+            requests = [self.submit_chat(messages, **given) for given in several(n, settings)]
+            return [request.result() for request in requests]
         request = self.submit_chat(messages, **settings)
         return ChatStream(request) if stream else request.result()
 
@@ -177,6 +193,26 @@ class Model:
         ids = self.tokenizer.encode(turn.text, add_special=not starts, parse_special=True)
         settings |= {**turn.settings, "shown": chat.shown(turn.marks, self.tokenizer.vocab.token_to_id)}
         return ChatRequest(self.submit(ids, **settings), turn.parser)
+
+    def embed(self, texts: str | Sequence[str | Sequence[int]], *, pooling: str = "mean",
+              normalize: bool = True) -> F32 | list[F32]:  # fmt: skip
+        """float32 (n, n_embd): what the model makes of each text (or token ids), from its final hidden states.
+
+        pooling: the "mean" of all tokens, the first ("cls"), the "last", or "none": a list of (tokens, n_embd).
+        normalize: to length 1.
+        """
+        if pooling not in ("mean", "cls", "last", "none"):
+            raise EdgertError(f"pooling {pooling!r} is not one of mean, cls, last, none")
+        self._engine.check_open()
+        given = [texts] if isinstance(texts, str) else texts
+        works = [EmbedWork(self._answering.ids(text, room=0), pooling) for text in given]
+        self._engine.run(works)
+        rows = [work.result() for work in works]
+        if normalize:
+            rows = [row / np.maximum(np.linalg.norm(row, axis=-1, keepdims=True), 1e-12) for row in rows]
+        if pooling == "none":
+            return rows
+        return np.stack(rows) if rows else np.empty((0, self._runtime.config.n_embd), np.float32)
 
     # ---- the rest ----
 

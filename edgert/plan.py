@@ -115,4 +115,6 @@ class Plan:
     ropes: list[Rope] = field(default_factory=list)
     constants: list[npt.NDArray[np.float32]] = field(default_factory=list)  # Special("constant", index)
     used: set[str] = field(default_factory=set)  # tensors
+    hidden: View | None = None  # the final hidden states of the rows that want logits,
+    n_body: int = 0  # after so many ops
     scratch: int = 64  # bytes per thread

@@ -140,9 +140,9 @@ class Program:
         self._bind_tables(base + tables_at)
         self._gguf, self._base = gguf, base
         self.table, self._args = self._link(kernels)
-        self.stops = self._stops()
-        self._seconds = [0.0] * len(self.stops)  # that each stretch took last
-        self._at = 0
+        self._all, self._body = self._stops(len(plan.ops)), self._stops(plan.n_body)
+        self._seconds = [0.0] * len(self._all)  # that each stretch took last
+        self._at, self._stretches = 0, self._all
 
     @staticmethod
     def arena_bytes(plan: Plan, sizes: Sizes) -> int:
@@ -200,15 +200,16 @@ class Program:
         structs[:] = slots
         return table, structs
 
-    def _stops(self) -> list[int]:
+    def _stops(self, end: int) -> list[int]:
         """Ends of the stretches that can run by themselves: wherever all threads wait anyway."""
-        return [i + 1 for i, waits in enumerate(self.barriers) if waits]
+        return [*(i + 1 for i, waits in enumerate(self.barriers[:end]) if waits and i + 1 < end), end]
 
-    def begin(self, logits: int) -> None:
-        """Start a run on what the batch holds now. `logits`: address for the rows that want them."""
+    def begin(self, logits: int, *, hidden: bool = False) -> None:
+        """Start a run on what the batch holds now. logits: address for the rows that want them. hidden: up to the final
+        hidden states only."""
         self._batch[layout.BATCH_LOGITS] = logits
         self._args[self._logits_slots] = logits
-        self._at = 0
+        self._at, self._stretches = 0, self._body if hidden else self._all
 
     def advance(self, team: Team, until: float) -> bool:
         """Go on with the run up to a time (of time.perf_counter), at least by one stretch; whether it has ended.
@@ -216,18 +217,27 @@ class Program:
         A stretch that would end too late, going by the last time, is left for the next call. Other programs may run in
         between, if their arenas are their own.
         """
+        stops = self._stretches
         if until == math.inf:
-            team.run(self.table, self._at, len(self.table))
+            team.run(self.table, self._at, stops[-1])
             return True
         now = time.perf_counter()
-        for i in range(bisect.bisect_right(self.stops, self._at), len(self.stops)):
-            team.run(self.table, self._at, self.stops[i])
-            self._at = self.stops[i]
+        for i in range(bisect.bisect_right(stops, self._at), len(stops)):
+            team.run(self.table, self._at, stops[i])
+            self._at = stops[i]
             start, now = now, time.perf_counter()
             self._seconds[i] = now - start
-            if i + 1 < len(self.stops) and now + self._seconds[i + 1] > until:
+            if now + self._seconds[min(i + 1, len(stops) - 1)] > until:
                 break
-        return self._at == len(self.table)
+        return self._at == stops[-1]
+
+    def hidden(self, n: int) -> npt.NDArray[np.float32]:
+        """float32 (n, n_embd): final hidden states after a run up to them; they are there until the next run."""
+        view = self.plan.hidden
+        assert view is not None
+        start, size = self._places[id(view.buffer)][0], view.buffer.row_bytes
+        rows = self._arena[start : start + n * size].reshape(n, size)[:, 4 * view.start : 4 * (view.start + view.n)]
+        return rows.view(np.float32)
 
     def describe(self) -> list[str]:
         """One line per op: kernel, what it works on, weight bytes, barrier."""

@@ -110,6 +110,7 @@ class Runtime:
         self.level = choose_level()
         self.threads = threads or default_threads()[0]
         probe = make_plan(self.config, "decode", precision, self.level, kv_type, min(512, config.n_ctx_train))
+        self._hidden: F32 | None = None  # where the hidden states of a run go
         self.n_ctx = n_ctx or default_context(self.config, probe, self.kv_type)
         needed = self.n_ctx * kv.token_bytes(probe.cache, self.kv_type)
         if needed > psutil.virtual_memory().total:
@@ -173,11 +174,14 @@ class Runtime:
             return [max(n + 1, math.ceil(n * tokens / self.n_ctx)) for n in need]
         return [max(n + DECODE_ROWS, int(n * min(DECODE_ROWS, contexts))) for n in need]
 
-    def begin(self, phase: str, rows: Sequence[Rows], want: Sequence[int], out: F32) -> None:
+    def begin(
+        self, phase: str, rows: Sequence[Rows], want: Sequence[int], out: F32, *, hidden: bool = False
+    ) -> None:
         """Start to feed tokens to sequences.
 
         rows: (sequence, ids to append) each; together at most the phase's rows. want: which of all rows, in order,
-        need logits; out: f32 (len(want), n_vocab) that receives them.
+        need logits; out: f32 (len(want), n_vocab) that receives them. hidden: f32 (len(want), n_embd), and the final
+        hidden states instead.
         """
         if self._team is None:
             raise EdgertError("the model is closed")
@@ -187,13 +191,19 @@ class Runtime:
         longest = max(len(sequence.tokens) for sequence, _ in rows)
         for rope in self._ropes:
             rope.fill(longest)
-        self.programs[phase].begin(int(out.ctypes.data))
+        if phase == "prompt":
+            self._hidden = out if hidden else None
+        self.programs[phase].begin(int(out.ctypes.data), hidden=hidden)
 
     def advance(self, phase: str, until: float = math.inf) -> bool:
         """Go on up to a time (of time.perf_counter); whether all is done. The other phase may run in between."""
         if self._team is None:
             raise EdgertError("the model is closed")
-        return self.programs[phase].advance(self._team, until)
+        done = self.programs[phase].advance(self._team, until)
+        if done and phase == "prompt" and self._hidden is not None:
+            self._hidden[:] = self.programs[phase].hidden(len(self._hidden))
+            self._hidden = None
+        return done
 
     def max_rows(self, phase: str) -> int:
         return self._sizes[phase].tokens

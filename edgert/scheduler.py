@@ -159,12 +159,15 @@ class Scheduler:
             self._finish(chunk)
 
     def _next_prompts(self) -> list[Work]:
-        """Of the highest priority in progress: one work that must be alone or with its logits, or all others."""
+        """Of the highest priority in progress: what can run with the first of them."""
         works = sorted((w for w in self.running if w.phase == "prompt"), key=lambda w: w.order)
         if not works or works[0].alone:
             return works[:1]
         first = works[0]
-        return [w for w in works if w.order[0] == first.order[0] and not w.alone and (w is first or not w.whole)]
+        if first.hidden:
+            return [w for w in works if w.order[0] == first.order[0] and w.hidden]
+        beside = [w for w in works[1:] if w.order[0] == first.order[0] and not (w.alone or w.whole or w.hidden)]
+        return [first, *beside]
 
     def _begin(self, phase: str, works: list[Work], most: int) -> Chunk | None:
         """Start a run of these, or of those that the cache has room for."""
@@ -189,6 +192,8 @@ class Scheduler:
     def _rows(self, phase: str, works: list[Work], feeds: dict[int, Feed]) -> F32:
         """Where the logits of a run go."""
         n = sum(len(feed.want) for feed in feeds.values())
+        if works[0].hidden:
+            return np.empty((n, self._runtime.config.n_embd), np.float32)
         if (own := works[0].out(n)) is not None:
             return own
         if len(self._space[phase]) < n:
@@ -201,7 +206,8 @@ class Scheduler:
         for feed in chunk.feeds:
             want += [start + i for i in feed.want]
             start += len(feed.ids)
-        self._runtime.begin(chunk.phase, [(feed.sequence, feed.ids) for feed in chunk.feeds], want, chunk.rows)
+        rows = [(feed.sequence, feed.ids) for feed in chunk.feeds]
+        self._runtime.begin(chunk.phase, rows, want, chunk.rows, hidden=chunk.works[0].hidden)
         self.stats.steps += 1
         if chunk.phase == "prompt":
             self.stats.prompt_tokens += start

@@ -37,10 +37,12 @@ class Work(ABC):
     prompt     tokens that go through the prompt path, or as many as are known
     whole      no token of the prompt may come from the cache, because the logits of all are needed
     alone      its rows share a run with no other's, and `out` says where their logits go
+    hidden     it wants final hidden states (wanted, n_embd) instead of logits
+    kept       its prompt stays in the prefix cache
     """
 
-    whole = False
-    alone = False
+    whole = alone = hidden = False
+    kept = True
 
     def __init__(self, prompt: list[int], priority: int) -> None:
         self.prompt = prompt
@@ -165,6 +167,7 @@ class LogitsWork(Work):
     """The logits after every token of a text, on the path of prompts or of generated tokens."""
 
     whole = alone = True
+    kept = False
 
     def __init__(self, ids: list[int], out: F32, path: str, chunk: int | None) -> None:
         super().__init__(ids, 0)
@@ -184,3 +187,43 @@ class LogitsWork(Work):
 
     def take(self, rows: F32) -> None:
         self.ended = self.fed == len(self.prompt)
+
+
+class EmbedWork(Work):
+    """The final hidden states of a text's tokens, pooled."""
+
+    hidden = True
+    kept = False
+
+    def __init__(self, ids: list[int], pooling: str) -> None:
+        """pooling: "mean" of all, "cls" (the first), "last", or "none": all of them."""
+        super().__init__(ids, 0)
+        self._pooling, self.whole = pooling, pooling != "last"
+        self._sum: npt.NDArray[np.float64] | None = None
+        self._rows: list[F32] = []
+
+    def feed(self, most: int) -> Feed:
+        assert self.sequence is not None
+        at, n = self.fed, len(self.prompt)
+        part = self.prompt[at : at + most]
+        ends = {"cls": range(1 if at == 0 else 0), "last": range(len(part) - (at + len(part) == n), len(part))}
+        return Feed(self.sequence, part, ends.get(self._pooling, range(len(part))))
+
+    def take(self, rows: F32) -> None:
+        if self._pooling == "mean":
+            total = rows.sum(axis=0, dtype=np.float64)
+            self._sum = total if self._sum is None else self._sum + total
+        elif len(rows):
+            self._rows.append(rows.copy())
+        self.ended = self.fed == len(self.prompt)
+
+    def pause(self) -> None:
+        super().pause()
+        self._sum, self._rows = None, []
+
+    def result(self) -> F32:
+        """float32 (n_embd,), or (tokens, n_embd) without pooling."""
+        if self._sum is not None:
+            return (self._sum / len(self.prompt)).astype(np.float32)
+        rows = np.concatenate(self._rows)
+        return rows if self._pooling == "none" else rows[0]

@@ -98,6 +98,16 @@ def test_chat_events_come_on_event_loops(model: edgert.Model) -> None:
     assert set(asyncio.run(both())) == {whole.text}
 
 
+def test_several_answers_to_a_conversation(model: edgert.Model) -> None:
+    ask = [{"role": "user", "content": "Name a colour."}]
+    answers = model.chat(ask, n=3, seed=5, temperature=1.0, max_tokens=12)
+    assert [a.text for a in answers] == [
+        model.chat(ask, seed=5 + i, temperature=1.0, max_tokens=12).text for i in range(3)
+    ]
+    with pytest.raises(edgert.EdgertError, match="n: "):
+        model.chat(ask, n=2, stream=True)  # type: ignore[call-overload]
+
+
 def test_the_loop_runs_while_an_answer_is_awaited(model: edgert.Model) -> None:
     async def ticks() -> int:
         request = model.submit(LONG, max_tokens=8, temperature=0)

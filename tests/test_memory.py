@@ -68,3 +68,18 @@ def test_prompts_that_begin_alike_are_read_once(arch_model: Callable[[str], Path
         assert [a.ids for a in answers] == [
             model.generate(p, max_tokens=8, prompt_logprobs=0, **GREEDY).ids for p in prompts
         ]
+
+
+def test_several_answers_read_their_prompt_once(arch_model: Callable[[str], Path]) -> None:
+    """... and are those of their seeds alone."""
+    (prompt,) = conversations(1, 150)
+    settings: dict[str, Any] = {"max_tokens": 20, "temperature": 1.0, "ignore_eos": True}
+    with edgert.load(arch_model("llama"), n_ctx=256) as model:
+        answers = model.generate_n(prompt, 5, seed=7, **settings)
+        assert [answer.usage.cached_tokens for answer in answers] == [0] + [149] * 4
+        alone = [model.generate(prompt, seed=7 + i, prompt_logprobs=0, **settings).ids for i in range(5)]
+        assert [answer.ids for answer in answers] == alone
+        assert len({tuple(ids) for ids in alone}) == 5
+        for n in (0, True, "2"):
+            with pytest.raises(edgert.EdgertError, match="n: "):
+                model.generate_n(prompt, n)  # type: ignore[arg-type]
