@@ -164,11 +164,8 @@ class Emitter:
         return op
 
     def _tile_form(self, kind: str, k: int) -> str:
-        """What a slab matmul multiplies: f32 in exact mode, bf16 on AMX, 8-bit integers for types that have them.
-
-        F32 weights stay as they are: they are routers, whose choices rounding would change.
-        """
-        if not self.exact and kind != "F32" and self.phase == "prompt" and self.level.bf16_tiles and k % 32 == 0:
+        """What a slab matmul multiplies: f32 in exact mode, bf16 on AMX, 8-bit integers for types that have them."""
+        if not self.exact and self.phase == "prompt" and self.level.bf16_tiles and k % 32 == 0:
             return "bf16"
         return "q8" if kind in INTEGER_TYPES and not self.exact else "f32"
 
