@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import os
 import sys
 import warnings
@@ -36,10 +35,12 @@ def signature(function: Callable[..., Any]) -> list[tuple[str, str]]:
 
 
 def build(name: str) -> bytes:
-    """Object file of one kernel behind a JSON header line {symbol, fields}."""
+    """What the cache holds of one kernel: see jit.pack_object."""
     from llvmlite import ir
     from numba import cfunc, njit, types
     from numba.extending import intrinsic
+
+    from .jit import pack_object
 
     function = resolve(name)
     fields = signature(function)
@@ -65,8 +66,21 @@ def build(name: str) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         compiled = cfunc(types.void(types.int64, types.int64, types.int64), nopython=True, error_model="numpy")(entry)
-    header = json.dumps({"symbol": compiled._wrapper_name, "fields": fields})
-    return header.encode() + b"\n" + compiled._library._get_compiled_object()
+    return pack_object(compiled._wrapper_name, fields, _elf(compiled._library))
+
+
+def _elf(library: Any) -> bytes:
+    """The object file of a compiled Numba library, as ELF on every system (macOS's own format is another)."""
+    code: bytes = library._get_compiled_object()
+    if code.startswith(b"\x7fELF"):
+        return code
+    from llvmlite import binding
+
+    module, machine = library._final_module, library._codegen._tm
+    cpu, features = os.environ["NUMBA_CPU_NAME"], os.environ["NUMBA_CPU_FEATURES"]
+    target = binding.Target.from_triple(machine.triple + "-elf")
+    elf = target.create_target_machine(cpu=cpu, features=features, opt=1, reloc="static", codemodel="large")
+    return bytes(elf.emit_object(module))
 
 
 def main(level: str, directory: str, names: list[str]) -> None:

@@ -1,7 +1,7 @@
 """Instruction-set levels: what each allows LLVM to use, and which of them this processor and its OS can run.
 
 A level is a promise in both directions: kernels compiled for it use nothing beyond its features, and it is
-offered only where LLVM's CPUID/XGETBV reading reports every feature it needs. `EDGERT_ISA=<level>` forces a
+offered only where CPUID and XGETBV report every feature it needs. `EDGERT_ISA=<level>` forces a
 lower level; a level the host lacks is refused before any code is generated (LLVM kills the process otherwise).
 """
 
@@ -13,6 +13,8 @@ import os
 import platform
 import sys
 from dataclasses import dataclass
+
+from . import features
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,12 @@ def machine() -> str:
 @functools.cache
 def host_features() -> frozenset[str]:
     """LLVM's names of the features that CPU and OS both support."""
-    import llvmlite.binding as llvm
+    found = features.read(machine())
+    if found is None:  # a system that has no quick way to tell
+        import llvmlite.binding as llvm
 
-    return frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
+        return frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
+    return found
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Kernels by name: finished object code from a content-hashed cache, loaded by llvmlite without importing Numba.
+"""Kernels by name: finished object code from a content-hashed cache, linked without Numba or LLVM in the process.
 
 The cache directory is keyed by the source of every file of this package, the numba, llvmlite and Python versions,
 and the level's target, so nothing stale can be loaded. Missing kernels are compiled by child processes (one per
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import isa
+from . import isa, objects
 
 Progress = Callable[[int, int, str], None]  # (done, total, kernel name)
 
@@ -71,43 +71,57 @@ def cache_dir(level: isa.Level) -> Path:
     return cache_root() / f"{_content_key()}-{level.name}-{target}"
 
 
-_engines: list[Any] = []  # keeps loaded code alive for the life of the process
 _loaded: dict[tuple[str, str], Kernel] = {}
 
 
 def load(names: Iterable[str], level: isa.Level, progress: Progress | None = None) -> dict[str, Kernel]:
     """Kernels by name, compiled first where the cache lacks them. Raises CompileError."""
     wanted = sorted(set(names))
-    directory = cache_dir(level)
-    missing = [n for n in wanted if (level.name, n) not in _loaded and not (directory / file_name(n)).exists()]
-    if missing:
-        _compile(missing, level, directory, progress)
-    for name in wanted:
-        if (level.name, name) not in _loaded:
-            _loaded[level.name, name] = _load(name, directory / file_name(name))
+    new = [name for name in wanted if (level.name, name) not in _loaded]
+    if new:
+        directory = cache_dir(level)
+        missing = [name for name in new if _read(directory / file_name(name)) is None]
+        if missing:
+            _compile(missing, level, directory, progress)
+        for kernel in _link(new, directory):
+            _loaded[level.name, kernel.name] = kernel
     return {name: _loaded[level.name, name] for name in wanted}
 
 
-@functools.cache
-def _machine() -> Any:
-    import llvmlite.binding as llvm
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm.Target.from_default_triple()
+def pack_object(symbol: str, fields: list[tuple[str, str]], code: bytes) -> bytes:
+    """What a cache file holds: a line of JSON, then the object file."""
+    header = {"symbol": symbol, "fields": fields, "sha256": hashlib.sha256(code).hexdigest()}
+    return json.dumps(header).encode() + b"\n" + code
 
 
-def _load(name: str, file: Path) -> Kernel:
-    import llvmlite.binding as llvm
+def _read(file: Path) -> tuple[dict[str, Any], bytes] | None:
+    """Header and object file; None where the file is missing or not what was written."""
+    try:
+        header, _, code = file.read_bytes().partition(b"\n")
+        meta = json.loads(header)
+        return (meta, code) if meta["sha256"] == hashlib.sha256(code).hexdigest() else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
 
-    header, _, code = file.read_bytes().partition(b"\n")
-    meta = json.loads(header)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine().create_target_machine())
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-    engine.finalize_object()
-    _engines.append(engine)
-    address = engine.get_function_address(meta["symbol"])
-    return Kernel(name, address, tuple((n, k) for n, k in meta["fields"]))
+
+def _link(names: list[str], directory: Path) -> list[Kernel]:
+    metas, files = [], []
+    for name in names:
+        found = _read(directory / file_name(name))
+        if found is None:
+            raise CompileError(f"kernel {name}: {directory / file_name(name)} was damaged after it was written")
+        metas.append(found[0])
+        files.append((found[1], found[0]["symbol"]))
+    if isa.machine() not in objects.MACHINES:
+        raise CompileError(f"kernels cannot be loaded on {isa.machine()}, only on {', '.join(objects.MACHINES)}")
+    try:
+        addresses = objects.link(files, objects.MACHINES[isa.machine()])
+    except (objects.ObjectError, OSError) as error:
+        raise CompileError(f"kernels of level {directory.name} cannot be loaded: {error}") from None
+    return [
+        Kernel(name, address, tuple((n, k) for n, k in meta["fields"]))
+        for name, address, meta in zip(names, addresses, metas, strict=True)
+    ]
 
 
 @contextlib.contextmanager
@@ -128,7 +142,9 @@ def _prune(current: Path) -> None:
 
 def _compile(missing: list[str], level: isa.Level, directory: Path, progress: Progress | None) -> None:
     with _locked(directory):
-        missing = [n for n in missing if not (directory / file_name(n)).exists()]
+        missing = [n for n in missing if _read(directory / file_name(n)) is None]
+        for name in missing:
+            (directory / file_name(name)).unlink(missing_ok=True)
         total, done = len(missing), 0
         if not total:
             return
