@@ -129,7 +129,7 @@ root.mainloop()
 
 @pytest.mark.desktop
 def test_the_window_stays_responsive_and_closes(screen: str, smollm2_path: Path) -> None:
-    """While an answer streams, 99 of 100 turns of the event loop come within 50 ms; closing amid it ends the program."""
+    """While an answer streams, 99 % of turns of the event loop come within 50 ms; closing amid it ends the program."""
     result = subprocess.run([sys.executable, "-c", PROGRAM, str(smollm2_path)], env=os.environ | {"DISPLAY": screen},
                             capture_output=True, text=True, timeout=120)  # fmt: skip
     assert result.returncode == 0, result.stderr
