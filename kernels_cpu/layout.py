@@ -22,6 +22,8 @@ PAGE = 32  # tokens in a KV page
 PIECE = 128  # tokens in one piece of the KV axis that decode attention splits over threads
 
 BLOCK = 32  # query tokens of one work item of prompt attention
+AMX_BLOCK = 64  # and of its AMX form, which takes these kinds of cache
+AMX_KV_TYPES = ("f32", "f16", "bf16")
 
 SUPER = 384  # bytes of 256 quantised activations of one row: i8, scales, sums
 GROUP = 4  # rows that native matmuls take side by side
@@ -80,6 +82,12 @@ def attention_scratch_bytes(d_k: int, d_v: int, group: int) -> int:
     """Per-thread scratch of prompt attention: f32 K and V of a piece, scores of four queries, values, max and sum."""
     queries = BLOCK * group + 4
     return 4 * (PIECE * (d_k + d_v + 4) + queries * (d_v + 2))
+
+
+def amx_attention_scratch_bytes(d_k: int, d_v: int, group: int) -> int:
+    """Per-thread scratch of prompt attention by tiles: see attn_amx.prompt."""
+    wide_k, wide_v, queries = -(-d_k // 32) * 32, -(-d_v // 32) * 32, -(-AMX_BLOCK * group // 32) * 32
+    return 2 * PIECE * (wide_k + wide_v) + 6 * 32 * PIECE + 8192 + queries * (2 * wide_k + 4 * wide_v + 8)
 
 
 def decode_scratch_bytes() -> int:

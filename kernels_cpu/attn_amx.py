@@ -1,0 +1,248 @@
+"""Attention of prompts on AMX: scores and weighted values by bf16 tiles, online softmax in f32 between them.
+
+Items, pieces and masks are those of attn.prompt. Keys and values of a piece become B operands once for all queries of
+an item; 32 queries at a time are the rows of A, first themselves, then their weights. What a query does not see has
+the weight 0 exactly, so a row's result depends on nothing but its own position.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .amx import multiply
+from .amx_tiles import configure, release
+from .attn import NOTHING, cap_scores
+from .kv import KINDS, page_of
+from .layout import AMX_BLOCK, PAGE, PIECE
+from .simd import (
+    atomic_add,
+    concat,
+    const,
+    exp2i,
+    f32,
+    f32_at,
+    floor,
+    fma,
+    hmax,
+    hsum,
+    i32_at,
+    i64_at,
+    inline,
+    lane,
+    load,
+    lookup32,
+    part,
+    set_f32,
+    splat,
+    store,
+    tile_bf16,
+    to_i32,
+    vmax,
+    where_negative,
+    zeros,
+)
+
+LOG2E = np.float32(math.log2(math.e))
+
+_f16v, _full16, _i16, _zero16 = load("f32", 16), splat("f32", 16), splat("i32", 16), zeros("f32", 16)
+_iota, _zero32, _none = const("i32", *range(16)), zeros("f32", 32), zeros("u16", 32)
+_lane0 = lane(0)
+_low, _high = part(0, 16), part(16, 16)
+_alternate = const("u16", *[i // 2 + 16 * (i % 2) for i in range(32)])
+
+
+@inline
+def exp2(x):
+    """2**x for x <= 0, relative error below 3e-6 (Taylor to the fifth power); 2**-126 and less become 2**-126."""
+    x = vmax(x, _full16(-126.0))
+    k = floor(x + 0.5)
+    r = x - k
+    y = fma(_full16(1.3333558e-3), r, _full16(9.6181291e-3))
+    y = fma(y, r, _full16(5.5504109e-2))
+    y = fma(y, r, _full16(2.4022651e-1))
+    y = fma(y, r, _full16(6.9314718e-1))
+    return fma(y, r, _full16(1.0)) * exp2i(to_i32(k))
+
+
+@inline
+def pair_up(x, y):
+    """Two rows of 16 f32 -> bf16 x0 y0 x1 y1 ..., a row of a B tile."""
+    return lookup32(tile_bf16(concat(x, y)), _alternate())
+
+
+@inline
+def weights(s, p, first, low, high, scale, cap, m_old):
+    """Scores of one query (PIECE / 16 vectors, 2048 bytes apart) -> bf16 2**(s - m) at p (PIECE / 32 lines, 2048 bytes
+    apart), 0 outside of low..high; returns (m, sum), m in units of log 2."""
+    factor, top = scale * LOG2E, _full16(m_old)
+    total = _zero16()
+    if cap == 0 and low <= first and first + PIECE - 1 <= high:
+        best = _f16v(s)
+        for i in range(1, PIECE // 16):
+            best = vmax(best, _f16v(s + 2048 * i))
+        m = max(m_old, hmax(best) * factor)
+        for i in range(PIECE // 32):
+            a = exp2(fma(_f16v(s + 4096 * i), _full16(factor), _full16(-m)))
+            b = exp2(fma(_f16v(s + 4096 * i + 2048), _full16(factor), _full16(-m)))
+            total = total + (a + b)
+            store(p + 2048 * i, tile_bf16(concat(a, b)))
+        return m, hsum(total)
+    for i in range(PIECE // 16):
+        v, at = _f16v(s + 2048 * i), _iota() + (first + 16 * i)
+        v = cap_scores(v, scale, cap) * LOG2E if cap > 0 else v * factor
+        v = where_negative(at - low, _full16(NOTHING), where_negative(_i16(high) - at, _full16(NOTHING), v))
+        store(s + 2048 * i, v)
+        top = vmax(top, v)
+    m = hmax(top)
+    for i in range(PIECE // 32):
+        at = _iota() + (first + 32 * i)
+        a, b = exp2(_f16v(s + 4096 * i) - m), exp2(_f16v(s + 4096 * i + 2048) - m)
+        a = where_negative(at - low, _zero16(), where_negative(_i16(high) - at, _zero16(), a))
+        b = where_negative(at - (low - 16), _zero16(), where_negative(_i16(high - 16) - at, _zero16(), b))
+        total = total + (a + b)
+        store(p + 2048 * i, tile_bf16(concat(a, b)))
+    return m, hsum(total)
+
+
+@inline
+def pack_queries(q, ldq, rows, group, d, wide, out):
+    """Queries (row, head) f32 -> A tiles: for each 32 of them bf16 (wide / 32, 32, 32), zeros beyond d and the last."""
+    for i in range((rows * group + 31) // 32 * 32):
+        src, dst = q + ldq * (i // group) + 4 * d * (i % group), out + 64 * wide * (i // 32) + 64 * (i % 32)
+        for c in range(0, wide, 32):
+            a, b = _zero16(), _zero16()
+            if i < rows * group:
+                a, b = some(src + 4 * c, d - c), some(src + 4 * c + 64, d - c - 16)
+            store(dst + 64 * c, tile_bf16(concat(a, b)))
+
+
+@inline
+def some(p, count):
+    """16 f32 at p, zeros from the lane `count` on. May read up to a vector beyond."""
+    if count <= 0:
+        return _zero16()
+    return where_negative(_iota() - count, _f16v(p), _zero16())
+
+
+def prompt(kind):
+    """attn.prompt by tiles, for the same pages. config: address of the 64-byte tile configuration.
+
+    scratch: per thread bf16 keys and values of a piece, bf16 queries, f32 scores (32, PIECE), bf16 weights, f32 values,
+    max and sum of every query, and emulated tiles (layout.amx_attention_scratch_bytes).
+    """
+    size, element, widen, _ = KINDS[kind]
+    load32, load16 = load(element, 32), load(element, 16)
+
+    @inline
+    def pack_keys(page, d, wide, out):
+        """A page (d, PAGE) -> B tiles bf16 (wide / 32, 2, 16, 16, 2)."""
+        for i in range(0, wide, 2):
+            a, b = _zero32(), _zero32()
+            if i < d:
+                a = widen(load32(page + size * PAGE * i))
+            if i + 1 < d:
+                b = widen(load32(page + size * PAGE * (i + 1)))
+            p = out + 2048 * (i // 32) + 32 * (i % 32)
+            store(p, pair_up(_low(a), _low(b)))
+            store(p + 1024, pair_up(_high(a), _high(b)))
+
+    @inline
+    def pack_values(page, d, first, last, out):
+        """Tokens first..last - 1 of a page (PAGE, d) -> B tiles, zeros for the others; columns 32 c.. at out + 8192 c."""
+        for i in range(0, PAGE, 2):
+            for c in range(0, d, 16):
+                a, b = _zero16(), _zero16()
+                if first <= i and i < last:
+                    a = widen(load16(page + size * (d * i + c)))
+                if first <= i + 1 and i + 1 < last:
+                    b = widen(load16(page + size * (d * (i + 1) + c)))
+                store(out + 8192 * (c // 32) + 1024 * (c % 32 // 16) + 32 * i, pair_up(a, b))
+
+    def amx_attention(
+        tid, nth, batch, q, ldq, cache, page_bytes, heads, kv_heads, d_k, d_v, window, y, ldy,
+        scratch, ld_scratch, cursor, config, scale: f32, cap: f32,
+    ):  # fmt: skip
+        seqs, positions, starts = i64_at(batch + 8), i64_at(batch + 32), i64_at(batch + 64)
+        group, wide_k, wide_v = heads // kv_heads, (d_k + 31) // 32 * 32, (d_v + 31) // 32 * 32
+        keys = scratch + ld_scratch * tid
+        values = keys + 2 * PIECE * wide_k
+        s = values + 2 * PIECE * wide_v
+        p = s + 4 * 32 * PIECE
+        state = p + 2 * 32 * PIECE
+        most = (AMX_BLOCK * group + 31) // 32 * 32
+        packed = state + 8192
+        acc = packed + 2 * wide_k * most
+        ms = acc + 4 * wide_v * most
+        configure(config)
+        item, seq, done = atomic_add(cursor, 1), 0, 0
+        while seq < seqs:
+            row0, row1 = i32_at(starts + 4 * seq), i32_at(starts + 4 * seq + 4)
+            blocks = (row1 - row0 + AMX_BLOCK - 1) // AMX_BLOCK
+            if item - done >= blocks * kv_heads:
+                done += blocks * kv_heads
+                seq += 1
+                continue
+            # Later blocks see more keys: hand them out first, so that the threads end together.
+            h_kv, block = (item - done) % kv_heads, blocks - 1 - (item - done) // kv_heads
+            first = row0 + AMX_BLOCK * block
+            rows = min(AMX_BLOCK, row1 - first)
+            queries = rows * group
+            pack_queries(q + ldq * first + 4 * d_k * group * h_kv, ldq, rows, group, d_k, wide_k, packed)
+            for i in range(queries):
+                set_f32(ms + 8 * i, NOTHING)
+                set_f32(ms + 8 * i + 4, np.float32(0))
+            for i in range(0, (queries + 31) // 32 * 32 * wide_v, 16):
+                store(acc + 4 * i, _zero16())
+            p0, p1 = i32_at(positions + 4 * first), i32_at(positions + 4 * (first + rows - 1))
+            oldest = max(0, p0 - window + 1) if window else 0
+            for start in range(oldest // PIECE * PIECE, p1 + 1, PIECE):
+                end = min(start + PIECE, p1 + 1)
+                seen = max(start, oldest // PAGE * PAGE)  # earlier pages may be gone
+                for t in range(seen, end, PAGE):
+                    page = cache + page_bytes * page_of(batch, first, t) + size * PAGE * (d_k + d_v) * h_kv
+                    at = t - start
+                    pack_keys(page, d_k, wide_k, keys + 2 * wide_k * at)
+                    pack_values(page + size * PAGE * d_k, d_v, oldest - t, end - t, values + 64 * at)
+                for i in range(0, queries, 32):
+                    count = min(32, queries - i)
+                    # The keys that at least one of the queries sees; others may never have been written.
+                    low = max(start, i32_at(positions + 4 * (first + i // group)) - window + 1) if window else start
+                    high = min(end, i32_at(positions + 4 * (first + (i + count - 1) // group)) + 1)
+                    if low >= high:
+                        continue
+                    g0, g1 = (low - start) // 32, (high - start + 31) // 32
+                    for g in range(g0, g1):
+                        multiply(keys + 64 * wide_k * g, packed + 2 * wide_k * i, wide_k // 32, s + 4096 * g, 0, state)
+                    for j in range(count):
+                        last = i32_at(positions + 4 * (first + (i + j) // group))
+                        since = max(0, last - window + 1) if window else 0
+                        line, out = p + 64 * j, ms + 8 * (i + j)
+                        if since >= end or since > start + PIECE - 1 or last < start:
+                            for g in range(g0, g1):
+                                store(line + 2048 * g, _none())
+                            continue
+                        old = f32_at(out)
+                        top, total = weights(s + 64 * j, line, start, since, last, scale, cap, old)
+                        factor = _full16(old - top)
+                        set_f32(out, top)
+                        if top != old:
+                            factor = exp2(factor)
+                            set_f32(out + 4, f32_at(out + 4) * _lane0(factor))
+                            for c in range(0, wide_v, 16):
+                                v = acc + 4 * wide_v * i + 128 * c + 64 * j
+                                store(v, _f16v(v) * factor)
+                        set_f32(out + 4, f32_at(out + 4) + total)
+                    for c in range(0, wide_v, 32):
+                        b, to = values + 256 * c + 2048 * g0, acc + 4 * wide_v * i + 128 * c
+                        multiply(b, p + 2048 * g0, g1 - g0, to, 1, state)
+            for i in range(queries):
+                inverse = np.float32(1) / f32_at(ms + 8 * i + 4)
+                out = y + ldy * (first + i // group) + 4 * d_v * (h_kv * group + i % group)
+                for c in range(0, d_v, 16):
+                    store(out + 4 * c, _f16v(acc + 4 * wide_v * (i // 32 * 32) + 128 * c + 64 * (i % 32)) * inverse)
+            item = atomic_add(cursor, 1)
+        release()
+
+    return amx_attention
