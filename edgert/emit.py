@@ -19,7 +19,7 @@ from .kernels_cpu.isa import Level
 from .plan import Buffer, Count, Op, Plan, Special, Value, View, Weight
 
 BATCH, CURSOR, SEGMENTS = Special("batch"), Special("cursor"), Special("segments")
-EXPERT_OF = Special("expert_of")
+EXPERT_OF, AMX_CONFIG = Special("expert_of"), Special("amx_config")
 PLAIN_INTEGERS = ("I8", "I16", "I32", "I64")
 PACK = {"q8 rows": "act.quantise_rows", "q8": "act.quantise_tiles", "f32": "act.pack_tiles", "bf16": "act.pack_pairs"}
 
@@ -157,7 +157,7 @@ class Emitter:
             fields |= {"x": source, "experts": experts or 1, "segments": SEGMENTS if experts else 0}
             fields |= self._scratch(layout.slab_scratch_bytes(k, self.level.tile))
             if form == "bf16":
-                fields["config"] = Special("amx_config")
+                fields["config"] = AMX_CONFIG
         writes = [y] if isinstance(y, View) else []
         op = self._op(f"{kernel}[{kind}]", [source, *(writes if accumulate else [])], writes, "", name, **fields)
         op.weight_bytes = info.nbytes // parts

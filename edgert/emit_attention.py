@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from .config import Config, RopeScaling
-from .emit import BATCH, CURSOR
+from .emit import AMX_CONFIG, BATCH, CURSOR
 from .emit_rows import RowOps
 from .kernels_cpu import layout
 from .plan import Buffer, CacheLayer, Rope, Special, Value, View
@@ -85,8 +85,11 @@ class AttentionOps(RowOps):
         }  # fmt: skip
         sink: Value = self.vector(sinks, n_head) if sinks else 0
         if self.phase == "prompt":
-            attend |= self._scratch(layout.attention_scratch_bytes(d_k, d_v, n_head // n_kv))
-            self._op(f"attn.prompt[{kv}]", [q], [y], "", "attention", y=y, ldy=y.ld, sinks=sink, **attend).state = True
+            name, size = "attn.prompt", layout.attention_scratch_bytes
+            if self.level.bf16_tiles and not self.exact:
+                name, size, attend["config"] = "attn_amx.prompt", layout.amx_attention_scratch_bytes, AMX_CONFIG
+            attend |= self._scratch(size(d_k, d_v, n_head // n_kv))
+            self._op(f"{name}[{kv}]", [q], [y], "", "attention", y=y, ldy=y.ld, sinks=sink, **attend).state = True
             return y
         pieces = (min(window, self.n_ctx) if window else self.n_ctx) // layout.PIECE + 2
         partial = Buffer("pieces", 4 * pieces * n_head * (d_v + 2))

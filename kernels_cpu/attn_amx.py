@@ -13,7 +13,7 @@ import numpy as np
 
 from .amx import multiply
 from .amx_tiles import configure, release
-from .attn import NOTHING, cap_scores
+from .attn import NOTHING, cap_scores, exp1
 from .kv import KINDS, page_of
 from .layout import AMX_BLOCK, PAGE, PIECE
 from .simd import (
@@ -38,13 +38,14 @@ from .simd import (
     splat,
     store,
     tile_bf16,
+    to_f32,
     to_i32,
     vmax,
     where_negative,
     zeros,
 )
 
-LOG2E = np.float32(math.log2(math.e))
+LOG2E, LN2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
 
 _f16v, _full16, _i16, _zero16 = load("f32", 16), splat("f32", 16), splat("i32", 16), zeros("f32", 16)
 _iota, _zero32, _none = const("i32", *range(16)), zeros("f32", 32), zeros("u16", 32)
@@ -73,12 +74,12 @@ def pair_up(x, y):
 
 
 @inline
-def weights(s, p, first, low, high, scale, cap, m_old):
+def weights(s, p, first, low, high, scale, cap, slope, m_old):
     """Scores of one query (PIECE / 16 vectors, 2048 bytes apart) -> bf16 2**(s - m) at p (PIECE / 32 lines, 2048 bytes
-    apart), 0 outside of low..high; returns (m, sum), m in units of log 2."""
+    apart), 0 outside of low..high; returns (m, sum), m in units of log 2. high is the query's own position."""
     factor, top = scale * LOG2E, _full16(m_old)
     total = _zero16()
-    if cap == 0 and low <= first and first + PIECE - 1 <= high:
+    if cap == 0 and slope == 0 and low <= first and first + PIECE - 1 <= high:
         best = _f16v(s)
         for i in range(1, PIECE // 16):
             best = vmax(best, _f16v(s + 2048 * i))
@@ -92,6 +93,8 @@ def weights(s, p, first, low, high, scale, cap, m_old):
     for i in range(PIECE // 16):
         v, at = _f16v(s + 2048 * i), _iota() + (first + 16 * i)
         v = cap_scores(v, scale, cap) * LOG2E if cap > 0 else v * factor
+        if slope != 0:
+            v = fma(to_f32(at - high), _full16(slope * LOG2E), v)
         v = where_negative(at - low, _full16(NOTHING), where_negative(_i16(high) - at, _full16(NOTHING), v))
         store(s + 2048 * i, v)
         top = vmax(top, v)
@@ -126,6 +129,55 @@ def some(p, count):
     return where_negative(_iota() - count, _f16v(p), _zero16())
 
 
+@inline
+def clear(ms, acc, queries, wide_v):
+    """No key seen yet: max, sum and values of all queries."""
+    for i in range(queries):
+        set_f32(ms + 8 * i, NOTHING)
+        set_f32(ms + 8 * i + 4, np.float32(0))
+    for i in range(0, (queries + 31) // 32 * 32 * wide_v, 16):
+        store(acc + 4 * i, _zero16())
+
+
+@inline
+def soften(s, p, ms, acc, positions, i, count, group, wide_v, start, end, g0, g1, window, slopes, scale, cap):
+    """Online softmax of queries i.. (32 at most) over one piece: scores s -> weights p; earlier values are scaled.
+
+    Weights are made for the PAGEs g0..g1 - 1 that some of the queries see.
+    """
+    for j in range(count):
+        last = i32_at(positions + 4 * ((i + j) // group))
+        since = max(0, last - window + 1) if window else 0
+        line, out = p + 64 * j, ms + 8 * (i + j)
+        if since >= end or last < start:
+            for g in range(g0, g1):
+                store(line + 2048 * g, _none())
+            continue
+        slope = f32_at(slopes + 4 * ((i + j) % group)) if slopes else np.float32(0)
+        old = f32_at(out)
+        top, total = weights(s + 64 * j, line, start, since, last, scale, cap, slope, old)
+        if top != old:
+            factor = exp2(_full16(old - top))
+            set_f32(out, top)
+            set_f32(out + 4, f32_at(out + 4) * _lane0(factor))
+            for c in range(0, wide_v, 16):
+                v = acc + 128 * c + 64 * j
+                store(v, _f16v(v) * factor)
+        set_f32(out + 4, f32_at(out + 4) + total)
+
+
+@inline
+def finish(y, ldy, ms, acc, queries, group, d_v, wide_v, sinks):
+    """Values over sums -> y (rows, heads of the group, d_v)."""
+    for i in range(queries):
+        total = f32_at(ms + 8 * i + 4)
+        if sinks:
+            total += exp1(f32_at(sinks + 4 * (i % group)) - f32_at(ms + 8 * i) * LN2)
+        inverse, out = np.float32(1) / total, y + ldy * (i // group) + 4 * d_v * (i % group)
+        for c in range(0, d_v, 16):
+            store(out + 4 * c, _f16v(acc + 4 * wide_v * (i // 32 * 32) + 128 * c + 64 * (i % 32)) * inverse)
+
+
 def prompt(kind):
     """attn.prompt by tiles, for the same pages. config: address of the 64-byte tile configuration.
 
@@ -150,7 +202,7 @@ def prompt(kind):
 
     @inline
     def pack_values(page, d, first, last, out):
-        """Tokens first..last - 1 of a page (PAGE, d) -> B tiles, zeros for the others; columns 32 c.. at out + 8192 c."""
+        """Tokens first..last - 1 of a page (PAGE, d) -> B tiles, 0 for others; columns 32 c.. at out + 8192 c."""
         for i in range(0, PAGE, 2):
             for c in range(0, d, 16):
                 a, b = _zero16(), _zero16()
@@ -160,10 +212,19 @@ def prompt(kind):
                     b = widen(load16(page + size * (d * (i + 1) + c)))
                 store(out + 8192 * (c // 32) + 1024 * (c % 32 // 16) + 32 * i, pair_up(a, b))
 
+    @inline
+    def pack_piece(batch, row, cache, page_bytes, h_kv, d_k, d_v, start, oldest, end, keys, values):
+        """The pages of a piece that may be seen: earlier ones may be gone."""
+        wide_k = (d_k + 31) // 32 * 32
+        for t in range(max(start, oldest // PAGE * PAGE), end, PAGE):
+            page = cache + page_bytes * page_of(batch, row, t) + size * PAGE * (d_k + d_v) * h_kv
+            pack_keys(page, d_k, wide_k, keys + 2 * wide_k * (t - start))
+            pack_values(page + size * PAGE * d_k, d_v, oldest - t, end - t, values + 64 * (t - start))
+
     def amx_attention(
-        tid, nth, batch, q, ldq, cache, page_bytes, heads, kv_heads, d_k, d_v, window, y, ldy,
+        tid, nth, batch, q, ldq, cache, page_bytes, heads, kv_heads, d_k, d_v, window, alibi, sinks, y, ldy,
         scratch, ld_scratch, cursor, config, scale: f32, cap: f32,
-    ):  # fmt: skip
+    ):
         seqs, positions, starts = i64_at(batch + 8), i64_at(batch + 32), i64_at(batch + 64)
         group, wide_k, wide_v = heads // kv_heads, (d_k + 31) // 32 * 32, (d_v + 31) // 32 * 32
         keys = scratch + ld_scratch * tid
@@ -188,60 +249,32 @@ def prompt(kind):
             h_kv, block = (item - done) % kv_heads, blocks - 1 - (item - done) // kv_heads
             first = row0 + AMX_BLOCK * block
             rows = min(AMX_BLOCK, row1 - first)
-            queries = rows * group
+            queries, at = rows * group, positions + 4 * first
+            slopes = alibi + 4 * group * h_kv if alibi else 0
             pack_queries(q + ldq * first + 4 * d_k * group * h_kv, ldq, rows, group, d_k, wide_k, packed)
-            for i in range(queries):
-                set_f32(ms + 8 * i, NOTHING)
-                set_f32(ms + 8 * i + 4, np.float32(0))
-            for i in range(0, (queries + 31) // 32 * 32 * wide_v, 16):
-                store(acc + 4 * i, _zero16())
-            p0, p1 = i32_at(positions + 4 * first), i32_at(positions + 4 * (first + rows - 1))
+            clear(ms, acc, queries, wide_v)
+            p0, p1 = i32_at(at), i32_at(at + 4 * (rows - 1))
             oldest = max(0, p0 - window + 1) if window else 0
             for start in range(oldest // PIECE * PIECE, p1 + 1, PIECE):
                 end = min(start + PIECE, p1 + 1)
-                seen = max(start, oldest // PAGE * PAGE)  # earlier pages may be gone
-                for t in range(seen, end, PAGE):
-                    page = cache + page_bytes * page_of(batch, first, t) + size * PAGE * (d_k + d_v) * h_kv
-                    at = t - start
-                    pack_keys(page, d_k, wide_k, keys + 2 * wide_k * at)
-                    pack_values(page + size * PAGE * d_k, d_v, oldest - t, end - t, values + 64 * at)
+                pack_piece(batch, first, cache, page_bytes, h_kv, d_k, d_v, start, oldest, end, keys, values)
                 for i in range(0, queries, 32):
                     count = min(32, queries - i)
                     # The keys that at least one of the queries sees; others may never have been written.
-                    low = max(start, i32_at(positions + 4 * (first + i // group)) - window + 1) if window else start
-                    high = min(end, i32_at(positions + 4 * (first + (i + count - 1) // group)) + 1)
+                    low = max(start, i32_at(at + 4 * (i // group)) - window + 1) if window else start
+                    high = min(end, i32_at(at + 4 * ((i + count - 1) // group)) + 1)
                     if low >= high:
                         continue
                     g0, g1 = (low - start) // 32, (high - start + 31) // 32
                     for g in range(g0, g1):
                         multiply(keys + 64 * wide_k * g, packed + 2 * wide_k * i, wide_k // 32, s + 4096 * g, 0, state)
-                    for j in range(count):
-                        last = i32_at(positions + 4 * (first + (i + j) // group))
-                        since = max(0, last - window + 1) if window else 0
-                        line, out = p + 64 * j, ms + 8 * (i + j)
-                        if since >= end or since > start + PIECE - 1 or last < start:
-                            for g in range(g0, g1):
-                                store(line + 2048 * g, _none())
-                            continue
-                        old = f32_at(out)
-                        top, total = weights(s + 64 * j, line, start, since, last, scale, cap, old)
-                        factor = _full16(old - top)
-                        set_f32(out, top)
-                        if top != old:
-                            factor = exp2(factor)
-                            set_f32(out + 4, f32_at(out + 4) * _lane0(factor))
-                            for c in range(0, wide_v, 16):
-                                v = acc + 4 * wide_v * i + 128 * c + 64 * j
-                                store(v, _f16v(v) * factor)
-                        set_f32(out + 4, f32_at(out + 4) + total)
+                    sums = acc + 4 * wide_v * i
+                    soften(s, p, ms, sums, at, i, count, group, wide_v, start, end, g0, g1, window, slopes, scale, cap)
                     for c in range(0, wide_v, 32):
-                        b, to = values + 256 * c + 2048 * g0, acc + 4 * wide_v * i + 128 * c
-                        multiply(b, p + 2048 * g0, g1 - g0, to, 1, state)
-            for i in range(queries):
-                inverse = np.float32(1) / f32_at(ms + 8 * i + 4)
-                out = y + ldy * (first + i // group) + 4 * d_v * (h_kv * group + i % group)
-                for c in range(0, d_v, 16):
-                    store(out + 4 * c, _f16v(acc + 4 * wide_v * (i // 32 * 32) + 128 * c + 64 * (i % 32)) * inverse)
+                        b = values + 256 * c + 2048 * g0
+                        multiply(b, p + 2048 * g0, g1 - g0, sums + 128 * c, 1, state)
+            faint = sinks + 4 * group * h_kv if sinks else 0
+            finish(y + ldy * first + 4 * d_v * group * h_kv, ldy, ms, acc, queries, group, d_v, wide_v, faint)
             item = atomic_add(cursor, 1)
         release()
 

@@ -22,8 +22,7 @@ PAGE = 32  # tokens in a KV page
 PIECE = 128  # tokens in one piece of the KV axis that decode attention splits over threads
 
 BLOCK = 32  # query tokens of one work item of prompt attention
-AMX_BLOCK = 64  # and of its AMX form, which takes these kinds of cache
-AMX_KV_TYPES = ("f32", "f16", "bf16")
+AMX_BLOCK = 64  # and of its AMX form
 
 SUPER = 384  # bytes of 256 quantised activations of one row: i8, scales, sums
 GROUP = 4  # rows that native matmuls take side by side

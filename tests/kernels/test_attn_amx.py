@@ -20,7 +20,7 @@ KINDS = sorted({case.kind for case in CASES})
 
 pytestmark = [
     pytest.mark.parametrize("level", AMX_LEVELS),
-    pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.kind}-{c.group}-{c.window}-{c.cap}"),
+    pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.kind}-{c.group}-{c.window}-{c.cap}-{c.extras}"),
 ]
 
 
@@ -38,12 +38,13 @@ def attend(cache: Cache, ranges: list[tuple[int, int, int]], threads: int = 1) -
     y = np.full((len(q), heads * case.d_v), np.nan, np.float32)
     ld_scratch = layout.amx_attention_scratch_bytes(case.d_k, case.d_v, case.group)
     scratch, cursor, config = aligned(threads * ld_scratch, np.uint8), aligned(1), aligned(64, np.uint8)
+    alibi, sinks = (x if x.size else 0 for x in (case.alibi(), case.sinks()))
     scratch[:], config[:] = 0xFF, layout.amx_config()
     run_together(
         f"attn_amx.prompt[{case.kind}]", cache.level, threads, batch=header, q=q, ldq=q.strides[0], cache=cache.pages,
         page_bytes=cache.page_bytes, heads=heads, kv_heads=case.kv_heads, d_k=case.d_k, d_v=case.d_v,
-        window=case.window, y=y, ldy=y.strides[0], scratch=scratch, ld_scratch=ld_scratch, cursor=cursor,
-        config=config, scale=case.d_k**-0.5, cap=case.cap,
+        window=case.window, alibi=alibi, sinks=sinks, y=y, ldy=y.strides[0], scratch=scratch, ld_scratch=ld_scratch,
+        cursor=cursor, config=config, scale=case.d_k**-0.5, cap=case.cap,
     )  # fmt: skip
     return y
 
