@@ -29,6 +29,7 @@ class Engine:
         self._changed = threading.Condition()
         self._new: list[Work] = []
         self._closing = False
+        self.guesses = self.is_asked = False  # whether it asks another for guesses, or another asks it
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Work, *, bounded: bool = True) -> None:

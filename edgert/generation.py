@@ -91,6 +91,11 @@ class Answer:
         self._start = self._first = self._last = time.perf_counter()
 
     @property
+    def room(self) -> int:
+        """Tokens that may still come."""
+        return self.max_tokens - len(self._ids)
+
+    @property
     def generated(self) -> int:
         """Tokens so far."""
         return len(self._ids)

@@ -172,7 +172,7 @@ class Sequence:
     """
 
     def __init__(self, pool: PagePool, n_ctx: int) -> None:
-        self._pool, self._n_ctx = pool, n_ctx
+        self._pool, self.n_ctx = pool, n_ctx
         self.tokens: list[int] = []
         self.n_prompt = 0
         self.keys: list[bytes] = []
@@ -190,6 +190,8 @@ class Sequence:
 
     def extend(self, ids: SequenceOf[int], *, prompt: bool) -> None:
         """Make room for ids after what is there. A page is taken when its first token comes; all or none are."""
+        if len(self.tokens) + len(ids) > self.n_ctx:
+            raise EdgertError(f"{len(self.tokens) + len(ids)} tokens do not fit in the context of {self.n_ctx}")
         more = self.pages_for(len(ids))
         if more > self._pool.room():
             raise EdgertError(f"the KV cache is full: all {self._pool.n_pages} pages of {PAGE} tokens are in use")
@@ -231,7 +233,7 @@ class Sequence:
 
     def fork(self) -> Sequence:
         """Another with the same tokens: full pages are shared, the last is copied if more tokens go there."""
-        other = Sequence(self._pool, self._n_ctx)
+        other = Sequence(self._pool, self.n_ctx)
         other.tokens, other.n_prompt, other.keys = list(self.tokens), self.n_prompt, list(self.keys)
         full = len(self.tokens) // PAGE
         for group, own, theirs, table in zip(self._pool.groups, self.pages, other.pages, other.tables, strict=True):

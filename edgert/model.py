@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, overload
 import numpy as np
 import numpy.typing as npt
 
-from . import chat, cost
+from . import chat, cost, kv
 from .answering import Answering, checked, priority, several
 from .archs import read_config
 from .chat import ChatCompletion
@@ -29,6 +29,7 @@ from .generation import Completion
 from .request import Request
 from .runtime import Progress, Runtime
 from .scheduler import Stats
+from .speculative import Drafter, DraftModel, Lookup
 from .work import AnswerWork, EmbedWork, LogitsWork
 
 F32 = npt.NDArray[np.float32]
@@ -118,8 +119,23 @@ class Model:
 
     def _work(self, prompt: str | Sequence[int], settings: Mapping[str, Any]) -> AnswerWork:
         given = dict(settings)
-        order = priority(given)
-        return AnswerWork(self._answering.answer(prompt, **given), order)
+        order, drafter = priority(given), self._drafter(given.pop("speculative", None))
+        return AnswerWork(self._answering.answer(prompt, **given), order, drafter)
+
+    def _drafter(self, how: str | Model | None) -> Drafter | None:
+        if how is None:
+            return None
+        if how == "lookup":
+            return Lookup()
+        if not isinstance(how, Model):
+            raise EdgertError("speculative: give 'lookup' or a loaded model of the same vocabulary")
+        if how.n_vocab != self.n_vocab or how.tokenizer.tokens != self.tokenizer.tokens:
+            raise EdgertError("speculative: the draft model has another vocabulary")
+        if how is self or how._engine.guesses or self._engine.is_asked:
+            raise EdgertError("speculative: a draft model must be another one, and cannot have a draft model itself")
+        how._engine.check_open()
+        self._engine.guesses = how._engine.is_asked = True
+        return DraftModel(how._engine, kv.Sequence(how._runtime.pool, how.n_ctx), how)
 
     def generate(self, prompt: str | Sequence[int], **settings: Any) -> Completion:
         """Continue a prompt (text, or token ids) and return the whole answer; see `stream` for the settings."""
@@ -133,6 +149,8 @@ class Model:
         logprobs, prompt_logprobs: report log-probabilities of tokens, each with so many alternatives (0: none).
         json_schema, regex, choices, grammar, response_format: the form that the answer must have, see
         `edgert.constrain.Constrainer.constraint`. An answer cut short by max_tokens has it only so far.
+        speculative: "lookup" or a loaded model of the same vocabulary guesses tokens, which are checked several at a
+        time: the same answer, sooner where the guesses are right.
         shown: control tokens whose text is part of the answer's text (else none is).
         ContextLengthError if prompt and max_tokens do not fit in the context.
         """

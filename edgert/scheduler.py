@@ -36,6 +36,8 @@ class Stats:
     generated_tokens: int = 0
     prefix_hits: int = 0  # prompts of which a part was in the cache
     prefix_misses: int = 0
+    drafted: int = 0  # tokens guessed by speculation,
+    accepted: int = 0  # and those of them that were right
     preemptions: int = 0  # works that were set aside because the cache was full
     steps: int = 0  # runs of either program
 
@@ -84,6 +86,7 @@ class Scheduler:
             if work in works:
                 works.remove(work)
         self.memory.release(work)
+        work.finish()
         work.box.end(error)
 
     def _guarded(self, work: Work, call: Callable[[], None]) -> None:
@@ -120,18 +123,20 @@ class Scheduler:
                 return
             self.waiting.remove(work)
             self.running.append(work)
-            if not work.admitted:
+            if not work.admitted and work.kept:
                 work.admitted = True
                 self.stats.prefix_hits += work.fed > 0
                 self.stats.prefix_misses += work.fed == 0
                 self.stats.cached_tokens += work.fed
+            if work.ended:
+                self._end(work)
 
     def _set_aside(self, works: list[Work]) -> list[Work]:
         """Make room by taking the pages of the last work in progress; what is left of `works`."""
         others = [work for work in self.running if work not in self._begun]
         if len(others) < 2:
             if not self._begun:
-                raise EdgertError("the KV cache is full")
+                self._end(others[0], EdgertError("the KV cache is full"))
             return []  # when the prompts have been read there is more to choose from
         last = max(others, key=lambda work: work.order)
         self.running.remove(last)
@@ -148,6 +153,8 @@ class Scheduler:
         self._admit()
         start = time.perf_counter()
         decoding = [w for w in self.running if w.phase == "decode" and w not in self._begun]
+        for work in decoding:
+            work.prepare()
         for works in ([w for w in decoding if not w.alone], *([w] for w in decoding if w.alone)):
             if (chunk := self._begin("decode", works, self._most["decode"])) and self._advance(chunk):
                 self._finish(chunk)
@@ -232,10 +239,12 @@ class Scheduler:
         """Hand the logits out."""
         at = 0
         for work, feed in zip(chunk.works, chunk.feeds, strict=True):
-            rows, before = chunk.rows[at : at + len(feed.want)], work.generated
+            rows, before = chunk.rows[at : at + len(feed.want)], (work.generated, work.drafted, work.accepted)
             at += len(feed.want)
             if chunk.phase == "prompt":
                 self.memory.read(work)
             feed.sequence.slide()
             self._guarded(work, lambda work=work, rows=rows: work.take(rows))  # type: ignore[misc]
-            self.stats.generated_tokens += work.generated - before
+            self.stats.generated_tokens += work.generated - before[0]
+            self.stats.drafted += work.drafted - before[1]
+            self.stats.accepted += work.accepted - before[2]

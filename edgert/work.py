@@ -17,6 +17,7 @@ from .request import Mailbox
 
 if TYPE_CHECKING:
     from .memory import Swapped
+    from .speculative import Drafter
 
 F32 = npt.NDArray[np.float32]
 _numbers = itertools.count()
@@ -50,6 +51,7 @@ class Work(ABC):
         self.box = Mailbox()
         self.cancelled = False
         self.admitted = False
+        self.drafted = self.accepted = 0  # guessed tokens, and those that were right
         self.read = 0  # tokens of the prompt, also when the sequence is gone
         self.ended = False
         self.sequence: kv.Sequence | None = None
@@ -91,6 +93,12 @@ class Work(ABC):
         """Its sequence has been taken; `start` comes again."""
         self.sequence = None
 
+    def prepare(self) -> None:  # noqa: B027
+        """It will be asked for its next feed soon."""
+
+    def finish(self) -> None:  # noqa: B027
+        """It has ended, well or not."""
+
     @abstractmethod
     def feed(self, most: int) -> Feed:
         """What to run next: at most so many rows, one or more."""
@@ -110,9 +118,11 @@ class Work(ABC):
 class AnswerWork(Work):
     """An answer: the prompt in chunks, then token by token."""
 
-    def __init__(self, answer: Answer, priority: int) -> None:
+    def __init__(self, answer: Answer, priority: int, drafter: Drafter | None = None) -> None:
+        """drafter: guesses tokens, which are checked together with the one that is known."""
         super().__init__(answer.prompt, priority)
-        self.answer = answer
+        self.answer, self._drafter = answer, drafter
+        self._guesses: list[int] = []
         self._started = False
 
     @property
@@ -147,7 +157,24 @@ class AnswerWork(Work):
         else:
             part = self.prompt[at : at + (min(most, ROWS) if scored else most)]
         last = at + len(part) == len(history)
-        return Feed(self.sequence, part, range(0 if scored else len(part) - last, len(part)))
+        self._guesses = self._guess(most - len(part)) if last and at >= len(self.prompt) else []
+        return Feed(self.sequence, part + self._guesses,
+                    range(0 if scored else len(part) - last, len(part) + len(self._guesses)))  # fmt: skip
+
+    def prepare(self) -> None:
+        if self._drafter is not None and self.fed + 1 == len(self.answer.history):
+            self._drafter.prepare(self.answer.history)
+
+    def _guess(self, most: int) -> list[int]:
+        """Tokens that may come next, no more than the answer and the context have room for."""
+        if self._drafter is None:
+            return []
+        most = min(most, self.answer.room - 1)
+        return self._drafter.guess(self.answer.history, most) if most > 0 else []
+
+    def finish(self) -> None:
+        if self._drafter is not None:
+            self._drafter.close()
 
     def take(self, rows: F32) -> None:
         answer = self.answer
@@ -155,9 +182,19 @@ class AnswerWork(Work):
             answer.scores.add(rows)
         if self.fed < len(answer.history):
             return
-        if piece := answer.advance(rows[-1]):
-            self.box.put(piece)
+        guesses, right = self._guesses, 0
+        for i, row in enumerate(rows[len(rows) - len(guesses) - 1 :]):
+            if piece := answer.advance(row):
+                self.box.put(piece)
+            if answer.token is None or i == len(guesses) or answer.token != guesses[i]:
+                break
+            right += 1
         self.ended = answer.token is None
+        if guesses and self._drafter is not None and self.sequence is not None:
+            self.sequence.truncate(len(answer.history) - 1)
+            self._drafter.learn(len(guesses), right)
+            self.drafted += len(guesses)
+            self.accepted += right
 
     def cancel(self) -> None:
         self.answer.cancel()
