@@ -24,27 +24,37 @@ class Answering:
         self._constrainer = Constrainer(tokenizer, n_vocab)
         self.close = self._constrainer.close
 
-    def ids(self, prompt: str | Sequence[int], room: int = 1) -> list[int]:
-        """Token ids of a prompt. EdgertError if there are none, or if they leave no room for so many tokens."""
+    def ids(self, prompt: str | Sequence[int]) -> list[int]:
+        """Token ids of a prompt. EdgertError if there are none."""
         ids = self._tokenizer.encode(prompt) if isinstance(prompt, str) else checked(prompt, self._n_vocab)
         if not ids:
             raise EdgertError("the prompt has no tokens")
+        return ids
+
+    def fits(self, ids: list[int], room: int) -> None:
+        """ContextLengthError if ids leave no room for so many tokens."""
         if len(ids) + room > self._n_ctx:
             raise ContextLengthError(
                 f"the prompt has {len(ids)} tokens, the context only {self._n_ctx}" + "; no room to answer" * (room > 0)
             )
-        return ids
 
     def answer(self, prompt: str | Sequence[int], *, max_tokens: int | None = None,
-               stop: str | Sequence[str] | None = (), ignore_eos: bool = False, **given: Any) -> Answer:  # fmt: skip
+               stop: str | Sequence[str] | None = (), ignore_eos: bool = False, context: str = "error",
+               **given: Any) -> Answer:  # fmt: skip
         """An answer by the settings of `Model.stream`."""
-        ids = self.ids(prompt)
-        room = self._n_ctx - len(ids)
         if max_tokens is not None and (
             isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1
         ):
             raise EdgertError(f"max_tokens: {max_tokens!r} is not a positive whole number")
-        if max_tokens is not None and max_tokens > room:
+        if context not in ("error", "shift", "truncate_middle"):
+            raise EdgertError(f"context {context!r} is not one of error, shift, truncate_middle")
+        ids, dropped = self.ids(prompt), 0
+        keep = int(ids[0] == self._tokenizer.bos_id)
+        if context != "error":
+            ids, dropped = self._cut(ids, keep, max_tokens, context)
+        self.fits(ids, 1)
+        room = self._n_ctx if context == "shift" else self._n_ctx - len(ids)
+        if max_tokens is not None and max_tokens > room and context != "shift":
             raise ContextLengthError(
                 f"{len(ids)} prompt tokens and {max_tokens} new ones do not fit in the context of {self._n_ctx}"
             )
@@ -56,8 +66,19 @@ class Answering:
         forms = {name: given.pop(name) for name in FORMS if name in given}
         sampler = Sampler(_settings(given), self._n_vocab, self._top, self._tokenizer)
         constraint = self._constrainer.constraint(**forms)
-        return Answer(self._tokenizer, ids, max_tokens or room, sampler, stops, ignore_eos, constraint,
-                      alternatives[0], alternatives[1], shown)  # fmt: skip
+        answer = Answer(self._tokenizer, ids, max_tokens or room, sampler, stops, ignore_eos, constraint,
+                        alternatives[0], alternatives[1], shown)  # fmt: skip
+        answer.keep, answer.dropped = keep, dropped
+        return answer
+
+    def _cut(self, ids: list[int], keep: int, max_tokens: int | None, context: str) -> tuple[list[int], int]:
+        """A prompt that leaves room, and how many tokens were dropped: the oldest after `keep`, or in the middle."""
+        room = self._n_ctx // 4 if max_tokens is None else max_tokens
+        most = self._n_ctx - (min(room, self._n_ctx // 4) if context == "shift" else room)
+        if len(ids) <= most or most < 2:
+            return ids, 0
+        first = keep if context == "shift" else most // 2
+        return ids[:first] + ids[len(ids) - (most - first) :], len(ids) - most
 
 
 def priority(given: dict[str, Any]) -> int:

@@ -19,11 +19,15 @@ F32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of one answer; cached_tokens of the prompt were still in the KV cache."""
+    """Tokens of one answer; cached_tokens of the prompt were still in the KV cache.
+
+    dropped_tokens: left out of the prompt, or forgotten later, to fit in the context (only if that was asked for).
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    dropped_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ class Answer:
         logprobs, prompt_logprobs: how many alternatives to report with each token; None: no log-probabilities."""
         self.prompt = prompt
         self.scores = PromptLogprobs(prompt, prompt_logprobs, sampler.top) if prompt_logprobs is not None else None
+        self.keep = self.dropped = 0  # tokens at the beginning that are never dropped, and dropped ones
         self.cached = 0  # prompt tokens that were in the cache
         self.token: int | None = None
         self.max_tokens = max_tokens
@@ -147,7 +152,8 @@ class Answer:
         prompt_s, decode_s = self._first - self._start, self._last - self._first
         fresh, rest = len(self.prompt) - self.cached, max(0, len(self._ids) - 1)
         return Completion(
-            "".join(self._text), self._ids, self._reason, Usage(len(self.prompt), len(self._ids), self.cached),
+            "".join(self._text), self._ids, self._reason,
+            Usage(len(self.prompt), len(self._ids), self.cached, self.dropped),
             Timings(prompt_s, decode_s, fresh / prompt_s if prompt_s else 0.0, rest / decode_s if decode_s else 0.0,
                     self._start - self._made),
             self._logprobs if self._alternatives is not None else None,

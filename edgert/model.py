@@ -152,6 +152,9 @@ class Model:
         speculative: "lookup" or a loaded model of the same vocabulary guesses tokens, which are checked several at a
         time: the same answer, sooner where the guesses are right.
         shown: control tokens whose text is part of the answer's text (else none is).
+        context: what to do when it is full. "error" (the default): ContextLengthError. "shift": forget the oldest
+        tokens of the prompt, and half of all whenever the answer fills it. "truncate_middle": leave out the middle of
+        the prompt. The usage says how many were left out. A BOS token at the beginning stays.
         ContextLengthError if prompt and max_tokens do not fit in the context.
         """
         return self.submit(prompt, **settings)
@@ -223,7 +226,9 @@ class Model:
             raise EdgertError(f"pooling {pooling!r} is not one of mean, cls, last, none")
         self._engine.check_open()
         given = [texts] if isinstance(texts, str) else texts
-        works = [EmbedWork(self._answering.ids(text, room=0), pooling) for text in given]
+        works = [EmbedWork(self._answering.ids(text), pooling) for text in given]
+        for work in works:
+            self._answering.fits(work.prompt, 0)
         self._engine.run(works)
         rows = [work.result() for work in works]
         if normalize:

@@ -124,6 +124,7 @@ class AnswerWork(Work):
         self.answer, self._drafter = answer, drafter
         self._guesses: list[int] = []
         self._started = False
+        self._text = list(answer.prompt)  # what must be in the sequence, the token to feed next included
 
     @property
     def generated(self) -> int:
@@ -131,7 +132,7 @@ class AnswerWork(Work):
 
     @property
     def size(self) -> int:
-        return len(self.answer.history)
+        return len(self._text)
 
     @property
     def whole(self) -> bool:  # type: ignore[override]
@@ -151,25 +152,25 @@ class AnswerWork(Work):
     def feed(self, most: int) -> Feed:
         """The prompt on its path, then what was generated on its own: usually one token, after a pause all of it."""
         assert self.sequence is not None
-        at, history, scored = self.fed, self.answer.history, self.whole
+        at, text, scored = self.fed, self._text, self.whole
         if at >= len(self.prompt):
-            part = history[at : at + most]
+            part = text[at : at + most]
         else:
             part = self.prompt[at : at + (min(most, ROWS) if scored else most)]
-        last = at + len(part) == len(history)
+        last = at + len(part) == len(text)
         self._guesses = self._guess(most - len(part)) if last and at >= len(self.prompt) else []
         return Feed(self.sequence, part + self._guesses,
                     range(0 if scored else len(part) - last, len(part) + len(self._guesses)))  # fmt: skip
 
     def prepare(self) -> None:
-        if self._drafter is not None and self.fed + 1 == len(self.answer.history):
+        if self._drafter is not None and self.fed + 1 == len(self._text):
             self._drafter.prepare(self.answer.history)
 
     def _guess(self, most: int) -> list[int]:
         """Tokens that may come next, no more than the answer and the context have room for."""
-        if self._drafter is None:
+        if self._drafter is None or self.sequence is None:
             return []
-        most = min(most, self.answer.room - 1)
+        most = min(most, self.answer.room - 1, self.sequence.n_ctx - len(self._text))
         return self._drafter.guess(self.answer.history, most) if most > 0 else []
 
     def finish(self) -> None:
@@ -180,9 +181,9 @@ class AnswerWork(Work):
         answer = self.answer
         if self.whole and answer.scores is not None:
             answer.scores.add(rows)
-        if self.fed < len(answer.history):
+        if self.fed < len(self._text):
             return
-        guesses, right = self._guesses, 0
+        known, guesses, right = len(answer.history), self._guesses, 0
         for i, row in enumerate(rows[len(rows) - len(guesses) - 1 :]):
             if piece := answer.advance(row):
                 self.box.put(piece)
@@ -190,11 +191,24 @@ class AnswerWork(Work):
                 break
             right += 1
         self.ended = answer.token is None
-        if guesses and self._drafter is not None and self.sequence is not None:
-            self.sequence.truncate(len(answer.history) - 1)
+        self._text += answer.history[known:]
+        assert self.sequence is not None
+        if guesses and self._drafter is not None:
+            self.sequence.truncate(len(self._text) - 1)
             self._drafter.learn(len(guesses), right)
             self.drafted += len(guesses)
             self.accepted += right
+        if not self.ended and len(self._text) > self.sequence.n_ctx:
+            self._shift(self.sequence)
+
+    def _shift(self, sequence: kv.Sequence) -> None:
+        """The context is full: forget the older half of it but for its beginning, and read the rest as a prompt."""
+        keep = self.answer.keep
+        drop = (sequence.n_ctx - keep) // 2
+        self.prompt = self._text[:keep] + self._text[keep + drop :]
+        self._text = list(self.prompt)
+        self.answer.dropped += drop
+        sequence.truncate(0)
 
     def cancel(self) -> None:
         self.answer.cancel()
