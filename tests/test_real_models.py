@@ -142,6 +142,28 @@ def test_recall(smollm2_path: Path, precision: str) -> None:
     assert precision == "exact" or residues == {0, 1, 2, 3}
 
 
+RECALL = """
+import json, sys, edgert
+path, prompts = json.load(sys.stdin)
+with edgert.load(path, n_ctx=2048) as model:
+    print(json.dumps([[len(model.tokenize(p)), model.generate(p, max_tokens=6, temperature=0).text] for p in prompts]))
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_recall_from_afar(smollm2_path: Path, level: str) -> None:
+    """Facts 1,500 tokens back are repeated at every ISA level."""
+    text = (DATA / "text" / "eval.txt").read_text(encoding="utf-8")
+    story = "\n\n".join([text[:200], *(fact for fact, _, _ in FACTS), text[200:7700].rpartition("\n")[0]])
+    prompts = [f"{story}\n\n{question}" for _, question, _ in FACTS]
+    run = subprocess.run([sys.executable, "-c", RECALL], input=json.dumps([str(smollm2_path), prompts]), text=True,
+                         env={**os.environ, "EDGERT_ISA": level}, capture_output=True)  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    for (length, said), (_, _, answer) in zip(json.loads(run.stdout), FACTS, strict=True):
+        assert length > 1560
+        assert said.startswith(answer), said
+
+
 @pytest.mark.big
 def test_memory_of_a_run(gemma3_path: Path, edgert_command: str) -> None:
     """`edgert run` needs the file, the KV cache and 200 MB: no weight is copied or repacked."""
