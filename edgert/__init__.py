@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .runtime import Progress
     from .sampling import Settings
     from .scheduler import Stats
+    from .session import SessionError
     from .vocabulary import Vocabulary, load_tokenizer
 
 __version__ = "0.1.0"
@@ -44,6 +45,7 @@ _HOMES = {
     "runtime": ("Progress",),
     "sampling": ("Settings",),
     "scheduler": ("Stats",),
+    "session": ("SessionError",),
     "vocabulary": ("Vocabulary", "load_tokenizer"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -51,8 +53,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "ChatRequest", "ChatStream", "Completion", "ConstraintError", "ContextLengthError", "DownloadError",
     "EdgertError", "EngineBusy", "FormatError", "Model", "ModelInfo", "ModelNotFoundError", "Progress", "Request",
-    "Settings", "Stats", "Timings", "TokenLogprob", "Usage", "Vocabulary", "bench_kernels", "inspect", "load",
-    "load_tokenizer", "memory_bandwidth", "registry", "system_info", "verify",
+    "SessionError", "Settings", "Stats", "Timings", "TokenLogprob", "Usage", "Vocabulary", "bench_kernels", "inspect",
+    "load", "load_tokenizer", "memory_bandwidth", "registry", "system_info", "verify",
 ]  # fmt: skip
 
 

@@ -119,8 +119,12 @@ class Scheduler:
                 return
             if self.memory.alike(work, self.running):
                 continue
-            if not self.memory.admit(work, self.running):
-                return
+            try:
+                if not self.memory.admit(work, self.running):
+                    return
+            except Exception as error:
+                self._end(work, error)
+                continue
             self.waiting.remove(work)
             self.running.append(work)
             if not work.admitted and work.kept:
@@ -129,6 +133,7 @@ class Scheduler:
                 self.stats.prefix_misses += work.fed == 0
                 self.stats.cached_tokens += work.fed
             if work.ended:
+                self.memory.read(work)
                 self._end(work)
 
     def _set_aside(self, works: list[Work]) -> list[Work]:
