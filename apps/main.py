@@ -19,6 +19,7 @@ from types import ModuleType
 COMMANDS = {
     "run": "answer one prompt, to standard output",
     "chat": "have a conversation in the terminal",
+    "serve": "serve models over HTTP: OpenAI's, Anthropic's and Ollama's API, a web page",
     "pull": "download a model and verify it",
     "list": "list the models that have names, and which of them are here",
     "show": "describe a model file: metadata, tensors, memory needed, --plan",

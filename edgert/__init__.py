@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import registry
+    from .chat import ChatCompletion
+    from .chat_events import ContentDelta, ReasoningDelta, ToolCall, ToolCallDelta, ToolCallEnd, ToolCallStart
+    from .chat_messages import ChatError
     from .chat_request import ChatRequest, ChatStream
     from .errors import ContextLengthError, DownloadError, EdgertError, EngineBusy, ModelNotFoundError
     from .formats.errors import FormatError
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "chat": ("ChatCompletion",),
+    "chat_events": ("ContentDelta", "ReasoningDelta", "ToolCall", "ToolCallDelta", "ToolCallEnd", "ToolCallStart"),
+    "chat_messages": ("ChatError",),
     "chat_request": ("ChatRequest", "ChatStream"),
     "errors": ("ContextLengthError", "DownloadError", "EdgertError", "EngineBusy", "ModelNotFoundError"),
     "formats.errors": ("FormatError",),
@@ -51,10 +57,11 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "ChatRequest", "ChatStream", "Completion", "ConstraintError", "ContextLengthError", "DownloadError",
-    "EdgertError", "EngineBusy", "FormatError", "Model", "ModelInfo", "ModelNotFoundError", "Progress", "Request",
-    "SessionError", "Settings", "Stats", "Timings", "TokenLogprob", "Usage", "Vocabulary", "bench_kernels", "inspect",
-    "load", "load_tokenizer", "memory_bandwidth", "registry", "system_info", "verify",
+    "ChatCompletion", "ChatError", "ChatRequest", "ChatStream", "Completion", "ConstraintError", "ContentDelta",
+    "ContextLengthError", "DownloadError", "EdgertError", "EngineBusy", "FormatError", "Model", "ModelInfo",
+    "ModelNotFoundError", "Progress", "ReasoningDelta", "Request", "SessionError", "Settings", "Stats", "Timings",
+    "TokenLogprob", "ToolCall", "ToolCallDelta", "ToolCallEnd", "ToolCallStart", "Usage", "Vocabulary", "bench_kernels",
+    "inspect", "load", "load_tokenizer", "memory_bandwidth", "registry", "system_info", "verify",
 ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from .chat import ChatCompletion, whole
 from .chat_events import ContentDelta, Event, Reply
 from .chat_parser import ChatParser
+from .logprobs import TokenLogprob
 from .request import Request
 
 
@@ -77,6 +78,10 @@ class ChatRequest(Iterator[Event], AsyncIterator[Event]):
     def progress(self) -> tuple[int, int]:
         """(tokens of the prompt that have been read or were cached, tokens of the prompt)."""
         return self._request.progress
+
+    def logprobs(self, start: int = 0) -> list[TokenLogprob]:
+        """Log-probabilities of the tokens from this one on that have been chosen so far, if they were asked for."""
+        return self._request.logprobs(start)
 
     @property
     def completion(self) -> ChatCompletion:

@@ -143,6 +143,10 @@ class Answer:
             self._text.append(piece)
         return piece
 
+    def logprobs(self, start: int) -> list[TokenLogprob]:
+        """Of the tokens from this one on that have been chosen so far."""
+        return self._logprobs[start:]
+
     def cancel(self) -> None:
         """The caller does not want the rest."""
         self._reason = "cancelled"

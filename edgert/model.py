@@ -213,10 +213,21 @@ class Model:
         formed = any(settings.get(form) is not None for form in FORMS)
         turn = chat.turn(self._traits, messages, tools=tools, tool_choice=tool_choice, reasoning=reasoning,
                          template_args=template_args, formed=formed)  # fmt: skip
-        starts = bool(self._fallback.bos_token) and turn.text.startswith(self._fallback.bos_token)
-        ids = self.tokenizer.encode(turn.text, add_special=not starts, parse_special=True)
+        ids = self._turn_ids(turn.text)
         settings |= {**turn.settings, "shown": chat.shown(turn.marks, self.tokenizer.vocab.token_to_id)}
         return ChatRequest(self.submit(ids, **settings), turn.parser)
+
+    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], *, tools: Any = None, tool_choice: Any = "auto",
+                    template_args: Mapping[str, Any] | None = None) -> tuple[str, list[int]]:  # fmt: skip
+        """The text, and the token ids, of the prompt that `submit_chat` makes of a conversation; errors likewise."""
+        text = chat.turn(self._traits, messages, tools=tools, tool_choice=tool_choice,
+                         template_args=template_args).text  # fmt: skip
+        return text, self._turn_ids(text)
+
+    def _turn_ids(self, text: str) -> list[int]:
+        """Token ids of a rendered conversation, with BOS once."""
+        starts = bool(self._fallback.bos_token) and text.startswith(self._fallback.bos_token)
+        return self.tokenizer.encode(text, add_special=not starts, parse_special=True)
 
     def embed(self, texts: str | Sequence[str | Sequence[int]], *, pooling: str = "mean",
               normalize: bool = True) -> F32 | list[F32]:  # fmt: skip

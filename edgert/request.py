@@ -16,6 +16,7 @@ from .generation import Completion
 if TYPE_CHECKING:
     import asyncio
 
+    from .logprobs import TokenLogprob
     from .work import AnswerWork, Work
 
 _TICK = 0.1 if sys.platform == "win32" else None  # there, waiting for a lock without limit does not see Ctrl-C
@@ -218,6 +219,10 @@ class Request(Iterator[str], AsyncIterator[str]):
     def progress(self) -> tuple[int, int]:
         """(tokens of the prompt that have been read or were cached, tokens of the prompt)."""
         return self._work.progress
+
+    def logprobs(self, start: int = 0) -> list[TokenLogprob]:
+        """Log-probabilities of the tokens from this one on that have been chosen so far, if they were asked for."""
+        return self._work.answer.logprobs(start)
 
     @property
     def completion(self) -> Completion:

@@ -174,9 +174,7 @@ class Runtime:
             return [max(n + 1, math.ceil(n * tokens / self.n_ctx)) for n in need]
         return [max(n + DECODE_ROWS, int(n * min(DECODE_ROWS, contexts))) for n in need]
 
-    def begin(
-        self, phase: str, rows: Sequence[Rows], want: Sequence[int], out: F32, *, hidden: bool = False
-    ) -> None:
+    def begin(self, phase: str, rows: Sequence[Rows], want: Sequence[int], out: F32, *, hidden: bool = False) -> None:
         """Start to feed tokens to sequences.
 
         rows: (sequence, ids to append) each; together at most the phase's rows. want: which of all rows, in order,

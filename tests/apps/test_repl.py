@@ -44,9 +44,7 @@ class ScriptedModel:
         self.answers = [ScriptedStream(words) for words in answers]
         self.asked: list[tuple[list[dict[str, str]], dict[str, Any]]] = []
 
-    def chat(
-        self, messages: list[dict[str, str]], *, stream: bool, reasoning: str, **options: Any
-    ) -> ScriptedStream:
+    def chat(self, messages: list[dict[str, str]], *, stream: bool, reasoning: str, **options: Any) -> ScriptedStream:
         assert stream
         assert reasoning == "keep"
         self.asked.append(([dict(message) for message in messages], options))

@@ -1,0 +1,1 @@
+"""The HTTP server behind `edgert serve`: one file per family of routes."""

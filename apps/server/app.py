@@ -1,0 +1,74 @@
+"""The application: routes behind the guard, errors in each API's form, the model loaded in the background."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI, Response
+from fastapi import Request as Http
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+import edgert
+
+from . import errors, native, openai_chat
+from .options import Options
+from .security import Guard
+from .state import State
+
+WEB = Path(__file__).parent.parent / "web"
+FILES = {
+    "/": ("index.html", "text/html"),
+    "/app.js": ("app.js", "text/javascript"),
+    "/app.css": ("app.css", "text/css"),
+}
+ROUTERS = (native.router, openai_chat.router)
+
+
+class Application:
+    """The server's state and its ASGI application. failed: called with the error if the first model cannot be loaded;
+    started: when it can answer."""
+
+    def __init__(self, options: Options, started: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+        self.state = State(options)
+        self._started, self._failed = started, failed
+        app = FastAPI(title="edgert", docs_url=None, redoc_url=None, lifespan=self._lifespan)
+        app.state.server = self.state
+        for router in ROUTERS:
+            app.include_router(router)
+        for kind in (errors.ApiError, edgert.EdgertError, edgert.FormatError, RequestValidationError, HTTPException,
+                     Exception):  # fmt: skip
+            app.add_exception_handler(kind, _tell)
+        for path, (name, media) in FILES.items():
+            if (WEB / name).is_file():
+                app.add_api_route(path, _file((WEB / name).read_bytes(), media), include_in_schema=False)
+        self.app = app
+        self.asgi = Guard(app, options, lambda: self.state.draining)
+
+    @asynccontextmanager
+    async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        warming = asyncio.create_task(self._warm())
+        try:
+            yield
+        finally:
+            warming.cancel()
+            await self.state.close()
+
+    async def _warm(self) -> None:
+        try:
+            await self.state.warm()
+            self._started()
+        except Exception as error:
+            self._failed(error)
+
+
+async def _tell(http: Http, error: Exception) -> Response:
+    return errors.response(http.url.path, errors.api_error(error))
+
+
+def _file(content: bytes, media: str) -> Callable[[], Response]:
+    def send() -> Response:
+        return Response(content, media_type=f"{media}; charset=utf-8")
+
+    return send
