@@ -35,6 +35,14 @@ class ApiError(Exception):
         return {"www-authenticate": "Bearer"} if self.status == 401 else {}
 
 
+class UnknownField(ValueError):
+    """A field of a request that would change the answer and is not supported."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__(field)
+        self.field = field
+
+
 def api_error(error: Exception) -> ApiError:
     """What to tell of an error that came while a request was checked or prepared."""
     match error:
@@ -63,8 +71,9 @@ def _param(message: str) -> str | None:
 def _validation(error: RequestValidationError) -> ApiError:
     first = error.errors()[0]
     place = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
-    if first["type"] == "unknown_field":
-        place = [first["ctx"]["field"]]
+    wrong = first.get("ctx", {}).get("error")
+    if isinstance(wrong, UnknownField):
+        return ApiError(400, f"{'.'.join([*place, wrong.field])}: this field is not supported here", param=wrong.field)
     if first["type"] == "json_invalid" or not place:
         return ApiError(400, f"the body is not a JSON object as this route takes it: {first['msg']}")
     return ApiError(400, f"{'.'.join(place)}: {first['msg']}", param=place[0])

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from .errors import ApiError
+from .errors import ApiError, UnknownField
 
 MAX_FORM = 64 << 10  # characters of a schema or grammar
 MAX_REGEX = 4 << 10
@@ -38,7 +37,7 @@ class Body(BaseModel):
     def _known(self) -> "Body":
         for name, value in (self.model_extra or {}).items():
             if name not in self.harmless and value is not None:
-                raise PydanticCustomError("unknown_field", "this field is not supported here", {"field": name[:200]})
+                raise UnknownField(name[:200])
         return self
 
     def given(self, *names: str) -> dict[str, Any]:

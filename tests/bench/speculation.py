@@ -1,6 +1,6 @@
 """Generation speed of a rewriting task without and with prompt lookup, in alternation.
 
-    python tests/bench/speculation.py MODEL
+python tests/bench/speculation.py MODEL
 """
 
 from __future__ import annotations

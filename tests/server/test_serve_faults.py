@@ -198,7 +198,7 @@ def test_busy(edgert_command: str, smollm2_file: Path, ask: list[Any]) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM to send")
 def test_end_under_load(edgert_command: str, smollm2_file: Path, ask: list[Any]) -> None:
     """After SIGTERM what can end in time ends, the rest is told, and nothing new is taken."""
-    with serve(edgert_command, str(smollm2_file), "--port", "0", "--grace", "3") as running:
+    with serve(edgert_command, str(smollm2_file), "--port", "0", "--grace", "6") as running:
 
         def stream(tokens: int) -> list[str]:
             body = {"messages": ask, "max_tokens": tokens, "ignore_eos": True, "stream": True}
@@ -209,9 +209,9 @@ def test_end_under_load(edgert_command: str, smollm2_file: Path, ask: list[Any])
             return running.post(CHAT, {"messages": ask, "max_tokens": tokens, "ignore_eos": True})
 
         with ThreadPoolExecutor(8) as threads, closing(running.connect()) as late:
-            short = [threads.submit(stream, 12) for _ in range(2)]
+            short = [threads.submit(stream, 3) for _ in range(2)]
             long = [threads.submit(stream, 8000) for _ in range(2)]
-            rest = [threads.submit(whole, tokens) for tokens in (12, 8000)]
+            rest = [threads.submit(whole, tokens) for tokens in (3, 8000)]
             wait_for(lambda: running.metric("edgert_engine_running") >= 3)
             late.sendall(request({"messages": ask}, length=60)[:-30])
             running.process.send_signal(signal.SIGTERM)
