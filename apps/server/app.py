@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from fastapi import FastAPI, Response
 from fastapi import Request as Http
@@ -16,13 +15,8 @@ from . import errors, native, openai_chat
 from .options import Options
 from .security import Guard
 from .state import State
+from .web import add_page
 
-WEB = Path(__file__).parent.parent / "web"
-FILES = {
-    "/": ("index.html", "text/html"),
-    "/app.js": ("app.js", "text/javascript"),
-    "/app.css": ("app.css", "text/css"),
-}
 ROUTERS = (native.router, openai_chat.router)
 
 
@@ -40,9 +34,7 @@ class Application:
         for kind in (errors.ApiError, edgert.EdgertError, edgert.FormatError, RequestValidationError, HTTPException,
                      Exception):  # fmt: skip
             app.add_exception_handler(kind, _tell)
-        for path, (name, media) in FILES.items():
-            if (WEB / name).is_file():
-                app.add_api_route(path, _file((WEB / name).read_bytes(), media), include_in_schema=False)
+        add_page(app)
         self.app = app
         self.asgi = Guard(app, options, lambda: self.state.draining)
 
@@ -65,10 +57,3 @@ class Application:
 
 async def _tell(http: Http, error: Exception) -> Response:
     return errors.response(http.url.path, errors.api_error(error))
-
-
-def _file(content: bytes, media: str) -> Callable[[], Response]:
-    def send() -> Response:
-        return Response(content, media_type=f"{media}; charset=utf-8")
-
-    return send

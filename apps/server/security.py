@@ -15,16 +15,17 @@ from typing import Any
 from . import errors
 from .errors import ApiError
 from .options import ANYWHERE, Options, is_loopback
+from .web import FILES
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-PAGES = ("/", "/app.js", "/app.css")  # public, like /health: the page asks for the key
+PAGES = frozenset(FILES)  # public, like /health: the page asks for the key
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
