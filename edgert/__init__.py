@@ -75,6 +75,8 @@ def load(
     cache_tokens: int | None = None,
     preempt: str = "recompute",
     max_waiting: int = 256,
+    prefix_cache: str | os.PathLike[str] | None = None,
+    prefix_cache_bytes: int = 4 << 30,
     progress: Progress | None = None,
 ) -> Model:
     """Open a model: a name from `models.toml`, a path, or `hf:owner/repo/file.gguf` (downloaded if need be).
@@ -87,8 +89,12 @@ def load(
     preempt    what happens to an answer when the cache is full and others go first: its tokens are computed again
                later ("recompute"), or wait in a temporary file ("swap")
     max_waiting  requests that may wait before EngineBusy is raised
+    prefix_cache  a folder in which prompts' keys and values are kept, for later runs and other processes; its files
+               take at most `prefix_cache_bytes`
     progress   called with (what, done, total) while downloading and compiling
     """
+    from pathlib import Path
+
     from .errors import EdgertError
     from .model import Model
     from .registry import resolve
@@ -99,13 +105,16 @@ def load(
         raise EdgertError(f"kv_type {kv_type!r} is not one of f16, bf16, f32")
     if preempt not in ("recompute", "swap"):
         raise EdgertError(f"preempt {preempt!r} is neither 'recompute' nor 'swap'")
-    counts = {"threads": threads, "n_ctx": n_ctx, "cache_tokens": cache_tokens, "max_waiting": max_waiting}
+    counts = {"threads": threads, "n_ctx": n_ctx, "cache_tokens": cache_tokens, "max_waiting": max_waiting,
+              "prefix_cache_bytes": prefix_cache_bytes}  # fmt: skip
     for name, value in counts.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise EdgertError(f"{name}: {value!r} is not a positive whole number")
     path = resolve(model, progress)
     return Model(path, threads=threads, n_ctx=n_ctx, precision=precision, kv_type=kv_type, cache_tokens=cache_tokens,
-                 preempt=preempt, max_waiting=max_waiting, progress=progress)  # fmt: skip
+                 preempt=preempt, max_waiting=max_waiting,
+                 prefix_cache=Path(prefix_cache) if prefix_cache is not None else None,
+                 prefix_cache_bytes=prefix_cache_bytes, progress=progress)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

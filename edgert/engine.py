@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .errors import EdgertError, EngineBusy
+from .prefix_store import PrefixStore
 from .request import acquire
 from .runtime import Runtime
 from .scheduler import Scheduler, Stats
@@ -23,9 +24,9 @@ class Engine:
     close it.
     """
 
-    def __init__(self, runtime: Runtime, max_waiting: int, preempt: str) -> None:
+    def __init__(self, runtime: Runtime, max_waiting: int, preempt: str, store: PrefixStore | None = None) -> None:
         self._runtime, self._max_waiting = runtime, max_waiting
-        self._scheduler = Scheduler(runtime, preempt)
+        self._scheduler = Scheduler(runtime, preempt, store)
         self._changed = threading.Condition()
         self._new: list[Work] = []
         self._closing = False

@@ -8,6 +8,7 @@ from typing import IO
 
 from .kv import GONE, PAGE, PagePool, Sequence
 from .prefix import Prefixes, common
+from .prefix_store import PrefixStore
 from .work import Work
 
 ALIKE = 2 * PAGE  # tokens that work must share with a prompt in progress to wait for it
@@ -16,9 +17,9 @@ ALIKE = 2 * PAGE  # tokens that work must share with a prompt in progress to wai
 class Memory:
     """The cache of one runtime. Work that is set aside is computed again later, or swapped to a file."""
 
-    def __init__(self, pool: PagePool, n_ctx: int, preempt: str) -> None:
+    def __init__(self, pool: PagePool, n_ctx: int, preempt: str, store: PrefixStore | None) -> None:
         """preempt: "recompute" or "swap"."""
-        self._pool, self._n_ctx, self._swap = pool, n_ctx, preempt == "swap"
+        self._pool, self._n_ctx, self._swap, self._store = pool, n_ctx, preempt == "swap", store
         self.prefixes = Prefixes(pool)
 
     def admit(self, work: Work, running: SequenceOf[Work]) -> bool:
@@ -27,6 +28,7 @@ class Memory:
         swapped = work.swapped
         if swapped is None and not work.whole:
             self.prefixes.begin(sequence, work.prompt)
+            self._read_more(sequence, work.prompt)
         pages = swapped.pages + 1 if swapped is not None else sequence.pages_for(work.size - len(sequence.tokens)) + 1
         if running and pages + sum(self._coming(other) for other in running) > self._pool.room():
             sequence.truncate(0)
@@ -36,6 +38,14 @@ class Memory:
             work.swapped = None
         work.start(sequence)
         return True
+
+    def _read_more(self, sequence: Sequence, prompt: list[int]) -> None:
+        """Take pages from the disk that go on where those in memory end."""
+        at = len(sequence.keys)
+        if self._store is not None and self._store.has(sequence, prompt):
+            sequence.truncate(PAGE * at)  # what was copied of the next page is in it
+            if self._store.load(sequence, prompt):
+                self.prefixes.add(sequence, last=False)
 
     def _coming(self, work: Work) -> int:
         """Pages that work in progress takes before it generates, and one more."""
@@ -58,7 +68,10 @@ class Memory:
         """A part of its prompt has been computed."""
         work.read = min(work.fed, len(work.prompt))
         if (sequence := work.sequence) is not None and work.kept:
+            known = len(sequence.keys)
             self.prefixes.add(sequence, last=sequence.n_prompt == len(work.prompt))
+            if self._store is not None:
+                self._store.save(sequence, known)
 
     def set_aside(self, work: Work) -> None:
         """Take the pages of work in progress; it can be admitted again."""

@@ -28,6 +28,7 @@ from .formats.chat_template import ChatTemplate, chat_template_from_metadata
 from .formats.gguf import Gguf
 from .formats.tokenizer import Tokenizer, load_tokenizer
 from .generation import Completion
+from .prefix_store import PrefixStore
 from .request import Request
 from .runtime import Progress, Runtime
 from .scheduler import Stats
@@ -47,8 +48,8 @@ class Model:
     """
 
     def __init__(self, path: Path, *, threads: int | None, n_ctx: int | None, precision: str, kv_type: str,
-                 cache_tokens: int | None, preempt: str, max_waiting: int,
-                 progress: Progress | None) -> None:  # fmt: skip
+                 cache_tokens: int | None, preempt: str, max_waiting: int, prefix_cache: Path | None,
+                 prefix_cache_bytes: int, progress: Progress | None) -> None:  # fmt: skip
         self.path = path
         gguf = Gguf.open(path)
         try:
@@ -68,8 +69,9 @@ class Model:
         self.threads, self.precision = self._runtime.threads, precision
         top = self._runtime.kernels["sample.top"]
         self._answering = Answering(self.tokenizer, self.n_vocab, self.n_ctx, top)
-        self._engine = Engine(self._runtime, max_waiting, preempt)
-        close = _closer(self._engine, self._answering)
+        store = self._store(prefix_cache, prefix_cache_bytes) if prefix_cache is not None else None
+        self._engine = Engine(self._runtime, max_waiting, preempt, store)
+        close = _closer(self._engine, self._answering, store)
         self._close = close
         weakref.finalize(self, close)
 
@@ -285,6 +287,13 @@ class Model:
         self._engine.run([work])
         return work.prompt
 
+    def _store(self, folder: Path, limit: int) -> PrefixStore:
+        try:
+            return PrefixStore(folder, limit, self._fingerprint, self._runtime.pool, self.n_vocab)
+        except OSError as error:
+            self._runtime.close()
+            raise EdgertError(f"prefix_cache: cannot use {folder}: {error.strerror or error}") from None
+
     @cached_property
     def _fingerprint(self) -> bytes:
         return session.fingerprint(self._runtime)
@@ -319,11 +328,13 @@ class Model:
         self.close()
 
 
-def _closer(engine: Engine, answering: Answering) -> Callable[[], None]:
-    """Closes both; knows nothing of the model, so that it can run when the model is forgotten, or at exit."""
+def _closer(engine: Engine, answering: Answering, store: PrefixStore | None) -> Callable[[], None]:
+    """Closes all of them; knows nothing of the model, so that it can run when the model is forgotten, or at exit."""
 
     def close() -> None:
         engine.close()
         answering.close()
+        if store is not None:
+            store.close()
 
     return close

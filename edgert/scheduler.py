@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from .errors import EdgertError
 from .memory import Memory
+from .prefix_store import PrefixStore
 from .runtime import Runtime
 from .work import Feed, Work
 
@@ -55,10 +56,10 @@ class Chunk:
 class Scheduler:
     """Runs work on a runtime. Belongs to one thread. What goes wrong with one work ends that work alone."""
 
-    def __init__(self, runtime: Runtime, preempt: str) -> None:
-        """preempt: how work is set aside when the cache is full, "recompute" or "swap"."""
+    def __init__(self, runtime: Runtime, preempt: str, store: PrefixStore | None) -> None:
+        """preempt: how work is set aside when the cache is full, "recompute" or "swap". store: pages on the disk."""
         self._runtime, self._pool = runtime, runtime.pool
-        self.memory = Memory(runtime.pool, runtime.n_ctx, preempt)
+        self.memory = Memory(runtime.pool, runtime.n_ctx, preempt, store)
         self._most = {phase: runtime.max_rows(phase) for phase in ("prompt", "decode")}
         self._space = {phase: np.empty((0, runtime.config.n_vocab), np.float32) for phase in self._most}
         self.waiting: list[Work] = []

@@ -108,3 +108,41 @@ def test_mutated_files_do_no_harm(saved: tuple[Path, list[int]], path: Path) -> 
                 continue
             model.generate([*ids, 5], **GREEDY)
         assert model.stats().pages_used == 0
+
+
+CACHE_CODE = """
+import sys, edgert
+with edgert.load(sys.argv[1], n_ctx=256, prefix_cache=sys.argv[2]) as model:
+    answer = model.generate(eval(sys.argv[3]), temperature=0, ignore_eos=True, max_tokens=12)
+    print(answer.ids, answer.usage.cached_tokens)
+"""
+
+
+def test_prompts_are_found_on_the_disk(path: Path, tmp_path: Path) -> None:
+    """By another process, also for a prompt that goes on differently; full pages of 32 tokens."""
+    with edgert.load(path, n_ctx=256) as model:
+        expected = [model.generate(p, prompt_logprobs=0, **GREEDY).ids for p in (PROMPT, [*PROMPT[:100], 9])]
+    other = [*PROMPT[:100], 9]
+    for prompt, ids, cached in ((PROMPT, expected[0], 0), (PROMPT, expected[0], 128), (other, expected[1], 96)):
+        command = [sys.executable, "-c", CACHE_CODE, str(path), str(tmp_path / "cache"), str(prompt)]
+        run = subprocess.run(command, capture_output=True, text=True)
+        assert run.stdout == f"{ids} {cached}\n", run.stderr
+    files = list(tmp_path.glob("cache/*/*.kv"))
+    assert len(files) == 4
+    for file in files:
+        file.write_bytes(file.read_bytes()[:-40] + bytes(40))
+    with edgert.load(path, n_ctx=256, prefix_cache=tmp_path / "cache") as model:  # damaged files do not help
+        answer = model.generate(PROMPT, **GREEDY)
+        assert (answer.ids, answer.usage.cached_tokens) == (expected[0], 0)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(edgert.EdgertError, match="prefix_cache"):
+        edgert.load(path, prefix_cache=tmp_path / "file")
+
+
+def test_the_disk_cache_has_a_limit(path: Path, tmp_path: Path) -> None:
+    limit = 200_000
+    with edgert.load(path, n_ctx=256, prefix_cache=tmp_path, prefix_cache_bytes=limit) as model:
+        for i in range(12):
+            model.generate([30 + i, *PROMPT], **GREEDY)
+    sizes = [file.stat().st_size for file in tmp_path.glob("*/*")]
+    assert limit // 4 < sum(sizes) <= limit + max(sizes)
