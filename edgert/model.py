@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, overload
@@ -13,7 +11,7 @@ from typing import Any, Literal, Self, overload
 import numpy as np
 import numpy.typing as npt
 
-from . import chat, cost, kv, session
+from . import chat, cost, kv
 from .answering import Answering, checked, priority, several
 from .archs import read_config
 from .chat import ChatCompletion
@@ -28,18 +26,18 @@ from .formats.chat_template import ChatTemplate, chat_template_from_metadata
 from .formats.gguf import Gguf
 from .formats.tokenizer import Tokenizer, load_tokenizer
 from .generation import Completion
+from .model_files import ModelFiles
 from .prefix_store import PrefixStore
 from .request import Request
 from .runtime import Progress, Runtime
 from .scheduler import Stats
-from .session_work import RestoreWork, SaveWork
 from .speculative import Drafter, DraftModel, Lookup
 from .work import AnswerWork, EmbedWork, LogitsWork
 
 F32 = npt.NDArray[np.float32]
 
 
-class Model:
+class Model(ModelFiles):
     """A loaded model. Safe to call from any thread; what is asked for at the same time runs together.
 
     tokenizer      the file's tokenizer
@@ -252,51 +250,6 @@ class Model:
         if pooling == "none":
             return rows
         return np.stack(rows) if rows else np.empty((0, self._runtime.config.n_embd), np.float32)
-
-    # ---- sessions ----
-
-    def save_session(self, path: str | os.PathLike[str], prompt: str | Sequence[int]) -> None:
-        """Write the keys and values of a prompt to a file; reads the prompt as far as it is not cached.
-
-        The file serves this model with this precision and KV type on processors with the same instruction set.
-        """
-        ids = self._answering.ids(prompt)
-        self._answering.fits(ids, 0)
-        self._engine.check_open()
-        work = SaveWork(ids, self._runtime.pool)
-        self._engine.run([work])
-        try:
-            session.write_file(Path(path), session.encode(work.records, self._fingerprint))
-        except OSError as error:
-            raise EdgertError(f"cannot write {path}: {error.strerror or error}") from None
-
-    def load_session(self, path: str | os.PathLike[str]) -> list[int]:
-        """Take a file's keys and values into the cache, so that prompts that begin like its own need not be read
-        again; the tokens of that prompt. SessionError if the file is damaged, or for another model.
-        """
-        self._engine.check_open()
-        try:
-            data = Path(path).read_bytes()
-        except OSError as error:
-            raise EdgertError(f"cannot read {path}: {error.strerror or error}") from None
-        pool = self._runtime.pool
-        parent, records = session.decode(memoryview(data), str(path), self._fingerprint, pool, self.n_vocab)
-        if parent.strip(b"\0"):
-            raise session.SessionError(f"{path}: not a whole session")
-        work = RestoreWork(records, pool)
-        self._engine.run([work])
-        return work.prompt
-
-    def _store(self, folder: Path, limit: int) -> PrefixStore:
-        try:
-            return PrefixStore(folder, limit, self._fingerprint, self._runtime.pool, self.n_vocab)
-        except OSError as error:
-            self._runtime.close()
-            raise EdgertError(f"prefix_cache: cannot use {folder}: {error.strerror or error}") from None
-
-    @cached_property
-    def _fingerprint(self) -> bytes:
-        return session.fingerprint(self._runtime)
 
     # ---- the rest ----
 

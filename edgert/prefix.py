@@ -140,6 +140,8 @@ class Prefixes:
         tokens = sequence.tokens[PAGE * at : PAGE * at + n]
         key, pages = chain(parent, tokens), [own[at] for own in sequence.pages]
         known = self._nodes.get(key)
+        if all(page == GONE for page in pages):
+            return key
         if known is None and any(self._taken(i, page) for i, page in enumerate(pages)):
             return key  # part of the page is there already
         if known is None:

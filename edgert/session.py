@@ -112,7 +112,8 @@ def decode(data: memoryview, name: str, model: bytes, pool: PagePool, n_vocab: i
         there = bytes(data[at : at + len(sizes)])
         at += len(sizes)
         needed = sum(size for size, flag in zip(sizes, there, strict=True) if flag)
-        if any(flag > 1 for flag in there) or not any(there) or needed > end - at:
+        whole = all(flag or group.window for flag, group in zip(there, pool.groups, strict=True))
+        if any(flag > 1 for flag in there) or not whole or needed > end - at:
             raise SessionError(f"{name}: record {i} has no valid pages")
         if not all(0 <= token < n_vocab for token in tokens):
             raise SessionError(f"{name}: record {i} has tokens that are not in the vocabulary")
