@@ -11,13 +11,13 @@ from starlette.exceptions import HTTPException
 
 import edgert
 
-from . import errors, native, openai_chat
+from . import anthropic, errors, native, ollama, openai_chat, openai_completions, openai_embeddings, openai_responses
 from .options import Options
 from .security import Guard
 from .state import State
 from .web import add_page
 
-ROUTERS = (native.router, openai_chat.router)
+PARTS = (native, openai_chat, openai_completions, openai_responses, openai_embeddings, anthropic, ollama)
 
 
 class Application:
@@ -29,8 +29,8 @@ class Application:
         self._started, self._failed = started, failed
         app = FastAPI(title="edgert", docs_url=None, redoc_url=None, lifespan=self._lifespan)
         app.state.server = self.state
-        for router in ROUTERS:
-            app.include_router(router)
+        for part in PARTS:
+            app.include_router(part.router)
         for kind in (errors.ApiError, edgert.EdgertError, edgert.FormatError, RequestValidationError, HTTPException,
                      Exception):  # fmt: skip
             app.add_exception_handler(kind, _tell)

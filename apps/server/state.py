@@ -112,9 +112,7 @@ class State:
     async def submit(self, entry: Entry, ask: Callable[..., Answering], n: int, given: Any,
                      settings: Mapping[str, Any]) -> Job:  # fmt: skip
         """Ask a model for n answers; what is given and the settings are checked on another thread."""
-        seed = settings.get("seed")
-        each = [{**settings, "seed": seed + i} if seed is not None else dict(settings) for i in range(n)]
-        return Job(self, entry, await self.run(lambda: [ask(given, **one) for one in each]))
+        return Job(self, entry, await self.run(lambda: [ask(given, **one) for one in several(n, settings)]))
 
     async def warm(self) -> None:
         """Load the first model, and answer once, so that nothing is compiled when the first client comes."""
@@ -161,6 +159,12 @@ class State:
                                    progress=progress)  # fmt: skip
 
         return await asyncio.to_thread(load)
+
+
+def several(n: int, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Settings of n answers to one prompt: a seed that is given counts up."""
+    seed = settings.get("seed")
+    return [{**settings, "seed": seed + i} if seed is not None else dict(settings) for i in range(n)]
 
 
 def state_of(http: Http) -> State:
