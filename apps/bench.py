@@ -18,7 +18,7 @@ from typing import Any
 import edgert
 
 from . import bench_plot
-from .console import MODEL_HELP, Progress, UsageError, add_load_options, human_bytes, integer, print_json
+from .console import MODEL_HELP, Progress, UsageError, add_load_options, human_bytes, integer, loading, print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,19 +52,15 @@ def execute(options: argparse.Namespace) -> int:
     needed = max(options.depth + max(options.prompt, 1) + options.new, options.batch * (options.new + 64)) + 1
     start = time.perf_counter()
     with Progress() as progress:
-        model = edgert.load(
-            options.model,
-            threads=options.threads,
-            n_ctx=options.ctx or needed,
-            precision=options.precision,
-            progress=progress,
-        )
+        given = loading(options) | {"n_ctx": options.ctx or needed}
+        model = edgert.load(options.model, progress=progress, **given)
     load_s = time.perf_counter() - start
     with model:
         report = {
             "model": options.model,
             "threads": model.threads,
             "precision": options.precision,
+            "kv_type": options.kv_type,
             "prompt_tokens": options.prompt,
             "new_tokens": options.new,
             "depth": options.depth,

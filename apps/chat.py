@@ -8,7 +8,7 @@ import sys
 
 import edgert
 
-from .console import MODEL_HELP, Progress, add_load_options, add_sampling_options, integer, sampling
+from .console import MODEL_HELP, Progress, add_load_options, add_sampling_options, integer, loading, sampling
 from .repl import Repl, piped_lines, terminal_lines
 
 
@@ -23,9 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     name = options.model or edgert.registry.default_model()
     with Progress() as progress:
-        model = edgert.load(
-            name, threads=options.threads, n_ctx=options.ctx, precision=options.precision, progress=progress
-        )
+        model = edgert.load(name, progress=progress, **loading(options))
     with model:
         if model.chat_template is None:
             raise edgert.EdgertError(f"{name} has no chat template; it continues text: edgert run {name} -p TEXT")

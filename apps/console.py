@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 MODEL_HELP = "a name from 'edgert list', the path of a .gguf file, or hf:OWNER/REPO/FILE.gguf"
+KV_TYPES = ("f16", "bf16", "f32", "q8_0", "q4_0")
 PATIENCE = 0.7  # seconds of work before anything is shown about it
 LINE_EVERY = 10.0  # seconds between plain progress lines
 
@@ -66,10 +67,18 @@ def number(low: float, high: float) -> Callable[[str], float]:
 
 
 def add_load_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that loads a model: --ctx, --threads, --precision."""
+    """The options of every command that loads a model, for `loading`."""
     parser.add_argument("--ctx", type=integer(1), metavar="N", help="context in tokens (default: the model's)")
     parser.add_argument("-t", "--threads", type=integer(1, 1024), metavar="N", help="threads (see 'edgert doctor')")
     parser.add_argument("--precision", choices=("fast", "exact"), default="fast", help="exact: everything in float32")
+    parser.add_argument("--kv-type", choices=KV_TYPES, default="f16", help="of keys and values in the cache")
+
+
+def loading(options: argparse.Namespace) -> dict[str, Any]:
+    """What these options ask of `edgert.load`."""
+    return {
+        "threads": options.threads, "n_ctx": options.ctx, "precision": options.precision, "kv_type": options.kv_type,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from .console import (
     add_load_options,
     add_sampling_options,
     integer,
+    loading,
     print_json,
     sampling,
     visible,
@@ -53,13 +54,7 @@ def execute(options: argparse.Namespace) -> int:
     form = _form(options)
     prompt = _read_prompt(options.prompt)
     with Progress() as progress:
-        model = edgert.load(
-            options.model,
-            threads=options.threads,
-            n_ctx=options.ctx,
-            precision=options.precision,
-            progress=progress,
-        )
+        model = edgert.load(options.model, progress=progress, **loading(options))
     with model:
         _answer(model, prompt, options, form)
     return 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import edgert
 
-from .console import MODEL_HELP, Progress, add_load_options, human_bytes, print_json, visible
+from .console import MODEL_HELP, Progress, add_load_options, human_bytes, loading, print_json, visible
 
 SHOWN_ITEMS = 6  # of an array
 JSON_ITEMS = 1000
@@ -30,7 +30,7 @@ def execute(options: argparse.Namespace) -> int:
         if options.plan:
             print(_plan(path, options, progress))
             return 0
-    info = edgert.inspect(path)
+    info = edgert.inspect(path, kv_type="f32" if options.precision == "exact" else options.kv_type)
     report = _report(info, options.ctx or info.default_n_ctx)
     if options.json:
         print_json(report | {"metadata": {key: _plain(value) for key, value in info.metadata.items()}})
@@ -40,8 +40,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _plan(path: Any, options: argparse.Namespace, progress: Progress) -> str:
-    given = {"threads": options.threads, "n_ctx": options.ctx, "precision": options.precision}
-    with edgert.load(path, progress=progress, **given) as model:
+    with edgert.load(path, progress=progress, **loading(options)) as model:
         return model.describe_plan()
 
 

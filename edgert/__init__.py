@@ -84,7 +84,7 @@ def load(
     threads    default: processors this process may use, CPU quota, or physical cores, whichever is least
     n_ctx      context in tokens; default: the model's own, if its KV cache fits in a quarter of the memory
     precision  "fast", or "exact": everything in float32
-    kv_type    "f16", "bf16" or "f32"
+    kv_type    of keys and values: "f16", "bf16", "f32", or in blocks of 32 "q8_0" (half the memory) and "q4_0"
     cache_tokens  that the KV cache holds for all requests together, at least one context; default: by the memory
     preempt    what happens to an answer when the cache is full and others go first: its tokens are computed again
                later ("recompute"), or wait in a temporary file ("swap")
@@ -96,13 +96,14 @@ def load(
     from pathlib import Path
 
     from .errors import EdgertError
+    from .kernels_cpu.layout import KV_TYPES
     from .model import Model
     from .registry import resolve
 
     if precision not in ("fast", "exact"):
         raise EdgertError(f"precision {precision!r} is neither 'fast' nor 'exact'")
-    if kv_type not in ("f16", "bf16", "f32"):
-        raise EdgertError(f"kv_type {kv_type!r} is not one of f16, bf16, f32")
+    if kv_type not in KV_TYPES:
+        raise EdgertError(f"kv_type {kv_type!r} is not one of {', '.join(KV_TYPES)}")
     if preempt not in ("recompute", "swap"):
         raise EdgertError(f"preempt {preempt!r} is neither 'recompute' nor 'swap'")
     counts = {"threads": threads, "n_ctx": n_ctx, "cache_tokens": cache_tokens, "max_waiting": max_waiting,

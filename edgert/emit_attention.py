@@ -10,6 +10,7 @@ import numpy as np
 from .config import Config, RopeScaling
 from .emit import AMX_CONFIG, BATCH, CURSOR
 from .emit_rows import RowOps
+from .errors import EdgertError
 from .kernels_cpu import layout
 from .plan import Buffer, CacheLayer, Rope, Special, Value, View
 
@@ -70,6 +71,11 @@ class AttentionOps(RowOps):
         d_v = v.n // n_kv
         if d_k % 2 or d_v % 16:
             raise self.c.error("attention.value_length", f"{d_k} and {d_v} are not multiples of 2 and 16")
+        if kv in layout.KV_QUANTS and (d_k % 32 or d_v % 32):
+            raise EdgertError(
+                f"kv_type {kv} needs heads in blocks of 32, and block {self.layer} of this model has keys of {d_k} and "
+                f"values of {d_v}: take f16"
+            )
         self.plan.cache.append(CacheLayer(n_kv, d_k, d_v, window))
         group = list(dict.fromkeys(layer.window for layer in self.plan.cache)).index(window)
         cache: dict[str, Value] = {
@@ -85,7 +91,7 @@ class AttentionOps(RowOps):
         }  # fmt: skip
         sink: Value = self.vector(sinks, n_head) if sinks else 0
         if self.phase == "prompt":
-            name, size = "attn.prompt", layout.attention_scratch_bytes
+            name, size = "attn_prompt.prompt", layout.attention_scratch_bytes
             if self.level.bf16_tiles and not self.exact:
                 name, size, attend["config"] = "attn_amx.prompt", layout.amx_attention_scratch_bytes, AMX_CONFIG
             attend |= self._scratch(size(d_k, d_v, n_head // n_kv))
@@ -94,9 +100,9 @@ class AttentionOps(RowOps):
         pieces = (min(window, self.n_ctx) if window else self.n_ctx) // layout.PIECE + 2
         partial = Buffer("pieces", 4 * pieces * n_head * (d_v + 2))
         parts: dict[str, Value] = {"partial": partial, "ld_partial": partial.row_bytes}
-        attend |= self._scratch(layout.decode_scratch_bytes())
-        self._op(f"attn.decode[{kv}]", [q], [partial], "", "attention", **parts, **attend).state = True
-        self._op("attn.merge", [partial], [y], y.rows, "attention", batch=BATCH, heads=n_head, d_v=d_v,
+        attend |= self._scratch(layout.decode_scratch_bytes(d_k, d_v))
+        self._op(f"attn_decode.decode[{kv}]", [q], [partial], "", "attention", **parts, **attend).state = True
+        self._op("attn_decode.merge", [partial], [y], y.rows, "attention", batch=BATCH, heads=n_head, d_v=d_v,
                  window=window, sinks=sink, y=y, ldy=y.ld, **parts)  # fmt: skip
         return y
 

@@ -49,21 +49,24 @@ class ModelInfo:
     n_ctx_train: int
     file_bytes: int
     tensors: dict[str, tuple[int, int, int]]  # type -> (tensors, parameters, bytes)
-    kv_bytes_per_token: int  # f16
+    kv_bytes_per_token: int
     arena_bytes: int
     default_n_ctx: int
 
     def memory(self, n_ctx: int) -> int:
-        """Bytes needed at a context: weights, KV cache (f16), activations."""
+        """Bytes needed at a context: weights, KV cache, activations."""
         return sum(row[2] for row in self.tensors.values()) + n_ctx * self.kv_bytes_per_token + self.arena_bytes
 
 
-def inspect(path: str | os.PathLike[str]) -> ModelInfo:
-    """Describe a model file without reading its weights. FormatError if it is malformed or not supported."""
+def inspect(path: str | os.PathLike[str], kv_type: str = "f16") -> ModelInfo:
+    """Describe a model file without reading its weights, and the memory that it needs with this kind of KV cache.
+
+    FormatError if it is malformed or not supported.
+    """
     with Gguf.open(path) as gguf:
         config = read_config(gguf)
         level, threads = choose_level(), default_threads()[0]
-        plans = [make_plan(config, phase, "fast", level, "f16", 512) for phase in ("prompt", "decode")]
+        plans = [make_plan(config, phase, "fast", level, kv_type, 512) for phase in ("prompt", "decode")]
         rows = dict(zip(("prompt", "decode"), (PROMPT_ROWS, DECODE_ROWS), strict=True))
         arena = max(Program.arena_bytes(p, Sizes(rows[p.phase], rows[p.phase], level.tile, threads)) for p in plans)
         tensors, count = {}, Counter(info.type.name for info in gguf.tensors.values())
@@ -74,7 +77,7 @@ def inspect(path: str | os.PathLike[str]) -> ModelInfo:
         return ModelInfo(
             Path(path), _plain(gguf.metadata), config.arch, config.n_ctx_train,
             sum(s.stat().st_size for s in gguf.shards),
-            tensors, kv.token_bytes(plans[0].cache, "f16"), arena, default_context(config, plans[0], "f16"),
+            tensors, kv.token_bytes(plans[0].cache, kv_type), arena, default_context(config, plans[0], kv_type),
         )  # fmt: skip
 
 

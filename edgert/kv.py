@@ -9,18 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import EdgertError
+from .kernels_cpu.layout import KV_TYPES
 from .kernels_cpu.layout import PAGE as PAGE
 from .kernels_cpu.team import reserve
 from .plan import CacheLayer
 
-ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4}
 MARGIN = 64  # tokens beyond a window that stay, so that as many can be taken back
 GONE = -1  # in place of a page that no window sees any more
 
 
 def token_bytes(layers: SequenceOf[CacheLayer], kind: str) -> int:
     """KV bytes of one token over all layers."""
-    return sum(layer.heads * (layer.d_k + layer.d_v) for layer in layers) * ELEMENT_BYTES[kind]
+    return sum(layer.heads * (layer.d_k + layer.d_v) for layer in layers) * KV_TYPES[kind] // PAGE
 
 
 def windows(layers: SequenceOf[CacheLayer]) -> list[int]:

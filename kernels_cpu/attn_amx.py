@@ -1,8 +1,8 @@
 """Attention of prompts on AMX: scores and weighted values by bf16 tiles, online softmax in f32 between them.
 
-Items, pieces and masks are those of attn.prompt. Keys and values of a piece become B operands once for all queries of
-an item; 32 queries at a time are the rows of A, first themselves, then their weights. What a query does not see has
-the weight 0 exactly, so a row's result depends on nothing but its own position.
+Items, pieces and masks are those of attn_prompt.prompt. Keys and values of a piece become B operands once for all
+queries of an item; 32 queries at a time are the rows of A, first themselves, then their weights. What a query does not
+see has the weight 0 exactly, so a row's result depends on nothing but its own position.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 from .amx import multiply
 from .amx_tiles import configure, release
 from .attn import NOTHING, cap_scores, exp1
-from .kv import KINDS, page_of
-from .layout import AMX_BLOCK, PAGE, PIECE
+from .kv import key_row, page_of, value_part
+from .layout import AMX_BLOCK, KV_TYPES, PAGE, PIECE
 from .simd import (
     atomic_add,
     concat,
@@ -179,37 +179,36 @@ def finish(y, ldy, ms, acc, queries, group, d_v, wide_v, sinks):
 
 
 def prompt(kind):
-    """attn.prompt by tiles, for the same pages. config: address of the 64-byte tile configuration.
+    """attn_prompt.prompt by tiles, for the same pages. config: address of the 64-byte tile configuration.
 
     scratch: per thread bf16 keys and values of a piece, bf16 queries, f32 scores (32, PIECE), bf16 weights, f32 values,
     max and sum of every query, and emulated tiles (layout.amx_attention_scratch_bytes).
     """
-    size, element, widen, _ = KINDS[kind]
-    load32, load16 = load(element, 32), load(element, 16)
+    unit, row_of_keys, part_of_value = KV_TYPES[kind], key_row(kind), value_part(kind)
 
     @inline
     def pack_keys(page, d, wide, out):
-        """A page (d, PAGE) -> B tiles bf16 (wide / 32, 2, 16, 16, 2)."""
+        """A page of keys -> B tiles bf16 (wide / 32, 2, 16, 16, 2)."""
         for i in range(0, wide, 2):
             a, b = _zero32(), _zero32()
             if i < d:
-                a = widen(load32(page + size * PAGE * i))
+                a = row_of_keys(page, i)
             if i + 1 < d:
-                b = widen(load32(page + size * PAGE * (i + 1)))
+                b = row_of_keys(page, i + 1)
             p = out + 2048 * (i // 32) + 32 * (i % 32)
             store(p, pair_up(_low(a), _low(b)))
             store(p + 1024, pair_up(_high(a), _high(b)))
 
     @inline
     def pack_values(page, d, first, last, out):
-        """Tokens first..last - 1 of a page (PAGE, d) -> B tiles, 0 for others; columns 32 c.. at out + 8192 c."""
+        """Tokens first..last - 1 of a page of values -> B tiles, 0 for others; columns 32 c.. at out + 8192 c."""
         for i in range(0, PAGE, 2):
             for c in range(0, d, 16):
                 a, b = _zero16(), _zero16()
                 if first <= i and i < last:
-                    a = widen(load16(page + size * (d * i + c)))
+                    a = part_of_value(page, d, i, c)
                 if first <= i + 1 and i + 1 < last:
-                    b = widen(load16(page + size * (d * (i + 1) + c)))
+                    b = part_of_value(page, d, i + 1, c)
                 store(out + 8192 * (c // 32) + 1024 * (c % 32 // 16) + 32 * i, pair_up(a, b))
 
     @inline
@@ -217,9 +216,9 @@ def prompt(kind):
         """The pages of a piece that may be seen: earlier ones may be gone."""
         wide_k = (d_k + 31) // 32 * 32
         for t in range(max(start, oldest // PAGE * PAGE), end, PAGE):
-            page = cache + page_bytes * page_of(batch, row, t) + size * PAGE * (d_k + d_v) * h_kv
+            page = cache + page_bytes * page_of(batch, row, t) + unit * (d_k + d_v) * h_kv
             pack_keys(page, d_k, wide_k, keys + 2 * wide_k * (t - start))
-            pack_values(page + size * PAGE * d_k, d_v, oldest - t, end - t, values + 64 * (t - start))
+            pack_values(page + unit * d_k, d_v, oldest - t, end - t, values + 64 * (t - start))
 
     def amx_attention(
         tid, nth, batch, q, ldq, cache, page_bytes, heads, kv_heads, d_k, d_v, window, alibi, sinks, y, ldy,

@@ -19,6 +19,8 @@ BATCH_LOGITS = 9  # -> f32 (out, n_vocab) where logits go
 BATCH_SLOTS = 10
 
 PAGE = 32  # tokens in a KV page
+KV_QUANTS = {"q8_0": 34, "q4_0": 18}  # kinds of KV cache in blocks of 32 components of a head
+KV_TYPES = {"f16": 64, "bf16": 64, "f32": 128, **KV_QUANTS}  # all of them, and the bytes of a component of PAGE tokens
 PIECE = 128  # tokens in one piece of the KV axis that decode attention splits over threads
 
 BLOCK = 32  # query tokens of one work item of prompt attention
@@ -89,9 +91,9 @@ def amx_attention_scratch_bytes(d_k: int, d_v: int, group: int) -> int:
     return 2 * PIECE * (wide_k + wide_v) + 6 * 32 * PIECE + 8192 + queries * (2 * wide_k + 4 * wide_v + 8)
 
 
-def decode_scratch_bytes() -> int:
-    """Per-thread scratch of decode attention: scores of four heads."""
-    return 16 * PIECE
+def decode_scratch_bytes(d_k: int, d_v: int) -> int:
+    """Per-thread scratch of decode attention, for four heads: scores, weights of a page, queries, values."""
+    return -(-16 * (PIECE + PAGE + d_k + d_v) // 64) * 64
 
 
 def amx_config() -> npt.NDArray[np.uint8]:

@@ -51,6 +51,8 @@ def feed(pool: PagePool, sequence: Sequence, ids: list[int], *, prompt: bool = T
 def test_token_bytes() -> None:
     assert token_bytes(LAYERS, "f16") == 2 * (2 * 32 + 48)
     assert token_bytes(LAYERS, "f32") == 2 * token_bytes(LAYERS, "bf16")
+    assert token_bytes([CacheLayer(3, 64, 96)], "q8_0") == 3 * 5 * 34
+    assert token_bytes([CacheLayer(3, 64, 96)], "q4_0") == 3 * 5 * 18
     assert windows(SLIDING) == [WINDOW, 0]
     assert windows([]) == [0]
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from edgert.kernels_cpu import layout
 from edgert.kernels_cpu.team import aligned
+from gguf import GGMLQuantizationType, quants
 from kernel_calls import LEVELS, Array, batch, compile_all, run, run_together
 
-KINDS = ("f32", "f16", "bf16")
+KINDS = ("f32", "f16", "bf16", "q8_0", "q4_0")
 # (tokens already in the cache, new tokens) of each sequence.
 SEQUENCES = [(0, 1), (0, 40), (70, 33), (0, 129), (31, 1), (250, 6), (127, 2)]
 
@@ -51,6 +52,10 @@ CASES = [
     Case("bf16", kv_heads=2, group=1, d_k=16, d_v=16, window=33, cap=0),
     Case("f32", kv_heads=2, group=3, d_k=16, d_v=16, window=0, cap=0, extras=True),
     Case("f16", kv_heads=1, group=5, d_k=16, d_v=32, window=40, cap=3, extras=True),
+    Case("q8_0", kv_heads=2, group=3, d_k=64, d_v=32, window=50, cap=0),
+    Case("q8_0", kv_heads=1, group=4, d_k=32, d_v=96, window=0, cap=0),
+    Case("q4_0", kv_heads=2, group=2, d_k=64, d_v=64, window=0, cap=1.5),
+    Case("q4_0", kv_heads=1, group=8, d_k=96, d_v=32, window=33, cap=0, extras=True),
 ]
 
 pytestmark = [
@@ -61,18 +66,28 @@ pytestmark = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
-    compile_all([f"{k}[{kind}]" for k in ("attn.decode", "attn.prompt", "kv.write") for kind in KINDS])
-    compile_all(["attn.merge"])
+    names = ("attn_decode.decode", "attn_prompt.prompt", "kv.write")
+    compile_all(["attn_decode.merge", *(f"{name}[{kind}]" for name in names for kind in KINDS)])
 
 
 def rounded(x: Array, kind: str) -> Array:
-    """What the cache keeps of float32 values, as float64."""
+    """What the cache keeps of float32 values (n, heads * d), as float64."""
+    if kind in layout.KV_QUANTS:
+        ggml_type = GGMLQuantizationType[kind.upper()]
+        return quants.dequantize(quants.quantize(x, ggml_type), ggml_type).astype(np.float64)
     if kind == "f16":
         return x.astype(np.float16).astype(np.float64)
     if kind == "bf16":
         u = x.view(np.uint32)
         return ((u + 0x7FFF + (u >> np.uint32(16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
     return x.astype(np.float64)
+
+
+def in_int8(q: Array) -> Array:
+    """Queries as they meet quantised keys: 32 components by one scale, as float64."""
+    blocks = q.astype(np.float64).reshape(-1, 32)
+    scale = np.abs(blocks).max(axis=1, keepdims=True) / 127
+    return (np.rint(blocks / scale) * scale).reshape(q.shape)
 
 
 class Cache:
@@ -82,8 +97,7 @@ class Cache:
         self.case, self.level = case, level
         rng = np.random.default_rng(seed)
         lengths = [past + new for past, new in SEQUENCES]
-        size = 4 if case.kind == "f32" else 2
-        self.page_bytes = size * layout.PAGE * (case.d_k + case.d_v) * case.kv_heads
+        self.page_bytes = layout.KV_TYPES[case.kind] * (case.d_k + case.d_v) * case.kv_heads
         needed = [-(-n // layout.PAGE) for n in lengths]
         self.pages = np.full((sum(needed) + 2, self.page_bytes), 0xFF, np.uint8)  # all bits set is nan in every kind
         numbers = rng.permutation(sum(needed)).astype(np.int32) + 1
@@ -114,9 +128,9 @@ class Cache:
             d_v=self.case.d_v)  # fmt: skip
 
     def forget(self, ranges: list[tuple[int, int, int]]) -> None:
-        """Give up the pages that lie before the windows of all queries: their numbers now lead to page 0, all nan."""
+        """Give up the pages that lie before the windows of all queries: their numbers now lead nowhere."""
         for seq, first, _ in ranges if self.case.window else []:
-            self.tables[seq][: max(0, first - self.case.window + 1) // layout.PAGE] = 0
+            self.tables[seq][: max(0, first - self.case.window + 1) // layout.PAGE] = 2**31 - 1 - seq
 
     def attend(self, path: str, ranges: list[tuple[int, int, int]], threads: int = 1) -> Array:
         """Outputs (rows, heads * d_v) by the decode or the prompt kernels."""
@@ -124,7 +138,8 @@ class Cache:
         q = self.rows(self.q, ranges)
         heads = case.kv_heads * case.group
         y = np.full((len(q), heads * case.d_v), np.nan, np.float32)
-        ld_scratch = max(layout.attention_scratch_bytes(case.d_k, case.d_v, case.group), layout.decode_scratch_bytes())
+        ld_scratch = layout.attention_scratch_bytes(case.d_k, case.d_v, case.group)
+        ld_scratch = max(ld_scratch, layout.decode_scratch_bytes(case.d_k, case.d_v))
         scratch, cursor = aligned(threads * ld_scratch, np.uint8), aligned(1)
         scratch[:] = 0xFF
         alibi, sinks = (x if x.size else 0 for x in (case.alibi(), case.sinks()))
@@ -135,25 +150,28 @@ class Cache:
             "cap": case.cap,
         }  # fmt: skip
         if path == "prompt":
-            run_together(f"attn.prompt[{case.kind}]", self.level, threads, sinks=sinks, y=y, ldy=y.strides[0],
+            run_together(f"attn_prompt.prompt[{case.kind}]", self.level, threads, sinks=sinks, y=y, ldy=y.strides[0],
                          **common)  # fmt: skip
             return y
         pieces = max(len(table) for table in self.tables) * layout.PAGE // layout.PIECE + 2
         partial = np.full((len(q), pieces, heads, case.d_v + 2), np.nan, np.float32)
         split = {"partial": partial, "ld_partial": partial.strides[0]}
-        run_together(f"attn.decode[{case.kind}]", self.level, threads, **common, **split)
-        run("attn.merge", self.level, threads, batch=header, heads=heads, d_v=case.d_v, window=case.window,
+        run_together(f"attn_decode.decode[{case.kind}]", self.level, threads, **common, **split)
+        run("attn_decode.merge", self.level, threads, batch=header, heads=heads, d_v=case.d_v, window=case.window,
             sinks=sinks, y=y, ldy=y.strides[0], **split)  # fmt: skip
         return y
 
-    def reference(self, seq: int, position: int) -> Array:
+    def reference(self, seq: int, position: int, path: str = "prompt") -> Array:
         """One row in float64: (heads * d_v,)."""
         case = self.case
         low = max(0, position - case.window + 1) if case.window else 0
         span = slice(low, position + 1)
         k = rounded(self.k[seq], case.kind)[span].reshape(-1, case.kv_heads, case.d_k)
         v = rounded(self.v[seq], case.kind)[span].reshape(-1, case.kv_heads, case.d_v)
-        q = self.q[seq][position].astype(np.float64).reshape(case.kv_heads, case.group, case.d_k)
+        q = self.q[seq][position].astype(np.float64)
+        if path == "decode" and case.kind in layout.KV_QUANTS:
+            q = in_int8(q)
+        q = q.reshape(case.kv_heads, case.group, case.d_k)
         scores = np.einsum("hgd,thd->hgt", q, k) * case.d_k**-0.5
         if case.cap:
             scores = case.cap * np.tanh(scores / case.cap)
@@ -181,7 +199,7 @@ def test_against_float64(level: str, case: Case, path: str) -> None:
     cache.write(NEW)
     cache.forget(NEW)
     y = cache.attend(path, NEW)
-    expected = np.stack([cache.reference(seq, p) for seq, first, end in NEW for p in range(first, end)])
+    expected = np.stack([cache.reference(seq, p, path) for seq, first, end in NEW for p in range(first, end)])
     np.testing.assert_allclose(y, expected, rtol=0, atol=4e-6)
 
 
@@ -222,22 +240,45 @@ def test_decode_agrees_with_prompt(level: str, case: Case) -> None:
     cache = Cache(case, level)
     cache.write(OLD)
     cache.write(NEW)
-    np.testing.assert_allclose(cache.attend("decode", NEW), cache.attend("prompt", NEW), rtol=0, atol=3e-6)
+    apart = 3e-2 if case.kind in layout.KV_QUANTS else 3e-6  # decoding rounds queries as well
+    np.testing.assert_allclose(cache.attend("decode", NEW), cache.attend("prompt", NEW), rtol=0, atol=apart)
 
 
 def test_writing_touches_only_its_slots(level: str, case: Case) -> None:
-    """A page holds K as (heads: d_k, PAGE) and V as (PAGE, d_v) per head; the other tokens' slots stay nan."""
+    """The other tokens' slots stay as they were: nan."""
     cache = Cache(case, level)
     seq, first, end = 2, 70, 99
     cache.write([(seq, first, end)])
-    kind = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}[case.kind]
-    values = cache.pages.view(kind)
-    wide = (values.astype(np.uint32) << np.uint32(16)).view(np.float32) if case.kind == "bf16" else values
-    halves = wide.astype(np.float64).reshape(len(wide), case.kv_heads, layout.PAGE * (case.d_k + case.d_v))
-    k = halves[..., : layout.PAGE * case.d_k].reshape(len(wide), case.kv_heads, case.d_k, layout.PAGE)
-    v = halves[..., layout.PAGE * case.d_k :].reshape(len(wide), case.kv_heads, layout.PAGE, case.d_v)
+    k, v = unpacked(cache)
     for p in range(first, end):
         page, slot = cache.tables[seq][p // layout.PAGE], p % layout.PAGE
-        np.testing.assert_array_equal(k[page, :, :, slot].reshape(-1), rounded(cache.k[seq], case.kind)[p])
-        np.testing.assert_array_equal(v[page, :, slot].reshape(-1), rounded(cache.v[seq], case.kind)[p])
-    assert np.isnan(wide).sum() == wide.size - (end - first) * case.kv_heads * (case.d_k + case.d_v)
+        np.testing.assert_array_equal(k[page, slot].reshape(-1), rounded(cache.k[seq], case.kind)[p])
+        np.testing.assert_array_equal(v[page, slot].reshape(-1), rounded(cache.v[seq], case.kind)[p])
+    empty = np.isnan(k).sum() + np.isnan(v).sum()
+    assert empty == k.size + v.size - (end - first) * case.kv_heads * (case.d_k + case.d_v)
+
+
+def unpacked(cache: Cache) -> tuple[Array, Array]:
+    """What is in the pages: keys (pages, PAGE, kv_heads, d_k) and values (pages, PAGE, kv_heads, d_v) in float64."""
+    case, page = cache.case, layout.PAGE
+    if case.kind in layout.KV_QUANTS:
+        block = 32 * layout.KV_QUANTS[case.kind]
+        blocks = cache.pages.reshape(len(cache.pages), case.kv_heads, (case.d_k + case.d_v) // 32, block)
+        scales = blocks[..., : 2 * page].copy().view(np.float16).astype(np.float64)[..., None]
+        wide, of_keys = blocks[..., 2 * page :], case.d_k // 32
+        fours = wide.reshape(*wide.shape[:3], -1, page, 4)[:, :, :of_keys].swapaxes(3, 4)
+        rows = wide.reshape(*wide.shape[:3], page, -1)[:, :, of_keys:]
+        both = np.concatenate([fours.reshape(*fours.shape[:4], -1), rows], axis=2)
+        if case.kind == "q4_0":
+            both = np.concatenate([both & 15, both >> 4], axis=-1) - np.float64(8)
+        values = scales * both.view(np.int8) if case.kind == "q8_0" else scales * both
+        values = values.transpose(0, 3, 1, 2, 4)
+        k, v = values[..., :of_keys, :], values[..., of_keys:, :]
+        return k.reshape(*k.shape[:3], -1), v.reshape(*v.shape[:3], -1)
+    flat = cache.pages.view({"f32": np.float32, "f16": np.float16, "bf16": np.uint16}[case.kind])
+    if case.kind == "bf16":
+        flat = (flat.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    heads = flat.astype(np.float64).reshape(len(flat), case.kv_heads, page * (case.d_k + case.d_v))
+    k = heads[..., : page * case.d_k].reshape(len(flat), case.kv_heads, case.d_k, page)
+    v = heads[..., page * case.d_k :].reshape(len(flat), case.kv_heads, page, case.d_v)
+    return k.transpose(0, 3, 1, 2), v.transpose(0, 2, 1, 3)

@@ -10,7 +10,8 @@ from kernel_calls import LEVELS
 
 KERNELS = [
     "act.quantise_rows", "act.quantise_tiles", "unit.gated[silu]", "norm.rmsnorm", "rope.neox", "kv.write[f16]",
-    "attn.decode[f16]", "attn.prompt[bf16]", "attn.merge", "gemv.decode[Q4_K]", "gemv.decode[Q8_0]", "gemv.dense[F16]",
+    "attn_decode.decode[f16]", "attn_decode.decode[q8_0]", "attn_prompt.prompt[bf16]", "attn_decode.merge",
+    "gemv.decode[Q4_K]", "gemv.decode[Q8_0]", "gemv.dense[F16]",
     "gemm.prompt[Q4_0]", "gemm.exact[Q6_K]", "embed.lookup[IQ4_NL]", "embed.lookup[IQ3_S]", "moe.route", "sample.top",
     "loop.work",
 ]  # fmt: skip
