@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import registry
+    from .beam import Beam
     from .chat import ChatCompletion
     from .chat_events import ContentDelta, ReasoningDelta, ToolCall, ToolCallDelta, ToolCallEnd, ToolCallStart
     from .chat_messages import ChatError
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "beam": ("Beam",),
     "chat": ("ChatCompletion",),
     "chat_events": ("ContentDelta", "ReasoningDelta", "ToolCall", "ToolCallDelta", "ToolCallEnd", "ToolCallStart"),
     "chat_messages": ("ChatError",),
@@ -57,11 +59,11 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "ChatCompletion", "ChatError", "ChatRequest", "ChatStream", "Completion", "ConstraintError", "ContentDelta",
-    "ContextLengthError", "DownloadError", "EdgertError", "EngineBusy", "FormatError", "Model", "ModelInfo",
-    "ModelNotFoundError", "Progress", "ReasoningDelta", "Request", "SessionError", "Settings", "Stats", "Timings",
-    "TokenLogprob", "ToolCall", "ToolCallDelta", "ToolCallEnd", "ToolCallStart", "Usage", "Vocabulary", "bench_kernels",
-    "inspect", "load", "load_tokenizer", "memory_bandwidth", "registry", "system_info", "verify",
+    "Beam", "ChatCompletion", "ChatError", "ChatRequest", "ChatStream", "Completion", "ConstraintError",
+    "ContentDelta", "ContextLengthError", "DownloadError", "EdgertError", "EngineBusy", "FormatError", "Model",
+    "ModelInfo", "ModelNotFoundError", "Progress", "ReasoningDelta", "Request", "SessionError", "Settings", "Stats",
+    "Timings", "TokenLogprob", "ToolCall", "ToolCallDelta", "ToolCallEnd", "ToolCallStart", "Usage", "Vocabulary",
+    "bench_kernels", "inspect", "load", "load_tokenizer", "memory_bandwidth", "registry", "system_info", "verify",
 ]  # fmt: skip
 
 

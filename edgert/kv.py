@@ -236,6 +236,8 @@ class Sequence:
         other = Sequence(self._pool, self.n_ctx)
         other.tokens, other.n_prompt, other.keys = list(self.tokens), self.n_prompt, list(self.keys)
         full = len(self.tokens) // PAGE
+        if full < len(self.pages[0]) and self._pool.room() < 1:
+            raise EdgertError("the KV cache is full")
         for group, own, theirs, table in zip(self._pool.groups, self.pages, other.pages, other.tables, strict=True):
             for i, page in enumerate(own):
                 if page == GONE:

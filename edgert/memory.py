@@ -77,18 +77,19 @@ class Memory:
         """Take the pages of work in progress; it can be admitted again."""
         assert work.sequence is not None
         sequence = work.sequence
-        if self._swap and sequence.tokens:
+        if self._swap and sequence.tokens and work.rows == 1:
             try:
                 work.swapped = Swapped(sequence, self._pool)
             except OSError:
                 work.swapped = None  # no room on the disk: compute it again
-        sequence.truncate(0)
+        for each in work.sequences:
+            each.truncate(0)
         work.pause()
 
     def release(self, work: Work) -> None:
         """Work has ended."""
-        if work.sequence is not None:
-            work.sequence.truncate(0)
+        for sequence in work.sequences:
+            sequence.truncate(0)
         if work.swapped is not None:
             work.swapped.close()
             work.swapped = None

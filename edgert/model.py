@@ -8,9 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
-import numpy as np
-import numpy.typing as npt
-
 from . import chat, cost, kv
 from .answering import Answering, checked, priority, several
 from .archs import read_config
@@ -21,23 +18,22 @@ from .chat_traits import Traits
 from .config import check_vocabulary
 from .constrain import FORMS
 from .engine import Engine
-from .errors import ContextLengthError, EdgertError
+from .errors import EdgertError
 from .formats.chat_template import ChatTemplate, chat_template_from_metadata
 from .formats.gguf import Gguf
 from .formats.tokenizer import Tokenizer, load_tokenizer
 from .generation import Completion
 from .model_files import ModelFiles
+from .model_numbers import ModelNumbers
 from .prefix_store import PrefixStore
 from .request import Request
 from .runtime import Progress, Runtime
 from .scheduler import Stats
 from .speculative import Drafter, DraftModel, Lookup
-from .work import AnswerWork, EmbedWork, LogitsWork
-
-F32 = npt.NDArray[np.float32]
+from .work import AnswerWork
 
 
-class Model(ModelFiles):
+class Model(ModelFiles, ModelNumbers):
     """A loaded model. Safe to call from any thread; what is asked for at the same time runs together.
 
     tokenizer      the file's tokenizer
@@ -88,25 +84,6 @@ class Model(ModelFiles):
         return self.tokenizer.token_bytes(checked([token], self.n_vocab)[0])
 
     # ---- logits and answers ----
-
-    def logits(self, ids: Sequence[int], *, chunk: int | None = None, path: str = "prompt") -> F32:
-        """float32 (len(ids), n_vocab): the logits after each token.
-
-        chunk: tokens fed at a time. path: the kernels of "prompt" or of generated tokens ("decode").
-        """
-        if path not in ("prompt", "decode"):
-            raise EdgertError(f"path {path!r} is neither 'prompt' nor 'decode'")
-        if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
-            raise EdgertError(f"chunk: {chunk!r} is not a positive whole number")
-        tokens = checked(ids, self.n_vocab)
-        if len(tokens) > self.n_ctx:
-            raise ContextLengthError(f"{len(tokens)} tokens do not fit in the context of {self.n_ctx}")
-        out = np.empty((len(tokens), self.n_vocab), np.float32)
-        if tokens:
-            self._engine.run([LogitsWork(tokens, out, path, chunk)])
-        else:
-            self._engine.check_open()
-        return out
 
     def submit(self, prompt: str | Sequence[int], **settings: Any) -> Request:
         """Ask for an answer and return at once; see `stream` for the settings, `Request` for what can be done with it.
@@ -228,28 +205,6 @@ class Model(ModelFiles):
         """Token ids of a rendered conversation, with BOS once."""
         starts = bool(self._fallback.bos_token) and text.startswith(self._fallback.bos_token)
         return self.tokenizer.encode(text, add_special=not starts, parse_special=True)
-
-    def embed(self, texts: str | Sequence[str | Sequence[int]], *, pooling: str = "mean",
-              normalize: bool = True) -> F32 | list[F32]:  # fmt: skip
-        """float32 (n, n_embd): what the model makes of each text (or token ids), from its final hidden states.
-
-        pooling: the "mean" of all tokens, the first ("cls"), the "last", or "none": a list of (tokens, n_embd).
-        normalize: to length 1.
-        """
-        if pooling not in ("mean", "cls", "last", "none"):
-            raise EdgertError(f"pooling {pooling!r} is not one of mean, cls, last, none")
-        self._engine.check_open()
-        given = [texts] if isinstance(texts, str) else texts
-        works = [EmbedWork(self._answering.ids(text), pooling) for text in given]
-        for work in works:
-            self._answering.fits(work.prompt, 0)
-        self._engine.run(works)
-        rows = [work.result() for work in works]
-        if normalize:
-            rows = [row / np.maximum(np.linalg.norm(row, axis=-1, keepdims=True), 1e-12) for row in rows]
-        if pooling == "none":
-            return rows
-        return np.stack(rows) if rows else np.empty((0, self._runtime.config.n_embd), np.float32)
 
     # ---- the rest ----
 

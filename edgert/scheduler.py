@@ -49,7 +49,7 @@ class Chunk:
 
     phase: str
     works: list[Work]
-    feeds: list[Feed]
+    feeds: list[list[Feed]]  # of each work
     rows: F32
 
 
@@ -116,7 +116,7 @@ class Scheduler:
     def _admit(self) -> None:
         """Start what waits, in its order, as the cache has room; but let a prompt wait for one that begins alike."""
         for work in self.waiting[:]:
-            if len(self.running) >= self._most["decode"]:
+            if sum(w.rows for w in self.running) + work.rows > self._most["decode"]:
                 return
             if self.memory.alike(work, self.running):
                 continue
@@ -160,7 +160,7 @@ class Scheduler:
         start = time.perf_counter()
         decoding = [w for w in self.running if w.phase == "decode" and w not in self._begun]
         for work in decoding:
-            work.prepare()
+            self._guarded(work, work.prepare)
         for works in ([w for w in decoding if not w.alone], *([w] for w in decoding if w.alone)):
             if (chunk := self._begin("decode", works, self._most["decode"])) and self._advance(chunk):
                 self._finish(chunk)
@@ -187,24 +187,32 @@ class Scheduler:
         while works:
             feeds = self._share(works, min(most, self._most[phase]))
             works = [work for work in works if id(work) in feeds]
-            if sum(feed.sequence.pages_for(len(feed.ids)) for feed in feeds.values()) <= self._pool.room():
+            needed = sum(feed.sequence.pages_for(len(feed.ids)) for each in feeds.values() for feed in each)
+            if needed + sum(work.spare for work in works) <= self._pool.room():
                 chunk = Chunk(phase, works, [feeds[id(work)] for work in works], self._rows(phase, works, feeds))
                 return chunk if self._run(chunk, self._start, chunk) else None
             works = self._set_aside(works)
         return None
 
-    def _share(self, works: list[Work], room: int) -> dict[int, Feed]:
+    def _share(self, works: list[Work], room: int) -> dict[int, list[Feed]]:
         """Equal shares of so many rows, as far as each needs them; by id of the work."""
-        feeds: dict[int, Feed] = {}
+        feeds: dict[int, list[Feed]] = {}
+        later = sum(work.rows for work in works)
         for i, work in enumerate(sorted(works, key=lambda w: w.left)):
-            if share := room // (len(works) - i):
-                feeds[id(work)] = feed = work.feed(share)
-                room -= len(feed.ids)
+            later -= work.rows
+            share = min(max(work.rows, room // (len(works) - i)), room - later)
+            if share >= work.rows:
+                try:
+                    feeds[id(work)] = work.feeds(share)
+                except Exception as error:
+                    self._end(work, error)
+                else:
+                    room -= sum(len(feed.ids) for feed in feeds[id(work)])
         return feeds
 
-    def _rows(self, phase: str, works: list[Work], feeds: dict[int, Feed]) -> F32:
+    def _rows(self, phase: str, works: list[Work], feeds: dict[int, list[Feed]]) -> F32:
         """Where the logits of a run go."""
-        n = sum(len(feed.want) for feed in feeds.values())
+        n = sum(len(feed.want) for each in feeds.values() for feed in each)
         if works[0].hidden:
             return np.empty((n, self._runtime.config.n_embd), np.float32)
         if (own := works[0].out(n)) is not None:
@@ -216,10 +224,10 @@ class Scheduler:
     def _start(self, chunk: Chunk) -> bool:
         want: list[int] = []
         start = 0
-        for feed in chunk.feeds:
+        rows = [(feed.sequence, feed.ids) for each in chunk.feeds for feed in each]
+        for feed in (feed for each in chunk.feeds for feed in each):
             want += [start + i for i in feed.want]
             start += len(feed.ids)
-        rows = [(feed.sequence, feed.ids) for feed in chunk.feeds]
         self._runtime.begin(chunk.phase, rows, want, chunk.rows, hidden=chunk.works[0].hidden)
         self.stats.steps += 1
         if chunk.phase == "prompt":
@@ -244,12 +252,14 @@ class Scheduler:
     def _finish(self, chunk: Chunk) -> None:
         """Hand the logits out."""
         at = 0
-        for work, feed in zip(chunk.works, chunk.feeds, strict=True):
-            rows, before = chunk.rows[at : at + len(feed.want)], (work.generated, work.drafted, work.accepted)
-            at += len(feed.want)
+        for work, feeds in zip(chunk.works, chunk.feeds, strict=True):
+            n, before = sum(len(feed.want) for feed in feeds), (work.generated, work.drafted, work.accepted)
+            rows = chunk.rows[at : at + n]
+            at += n
             if chunk.phase == "prompt":
                 self.memory.read(work)
-            feed.sequence.slide()
+            for feed in feeds:
+                feed.sequence.slide()
             self._guarded(work, lambda work=work, rows=rows: work.take(rows))  # type: ignore[misc]
             self.stats.generated_tokens += work.generated - before[0]
             self.stats.drafted += work.drafted - before[1]

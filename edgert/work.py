@@ -44,6 +44,8 @@ class Work(ABC):
 
     whole = alone = hidden = False
     kept = True
+    rows = 1  # that it feeds at least in a decode step
+    spare = 0  # pages that it may take itself after a step
 
     def __init__(self, prompt: list[int], priority: int) -> None:
         self.prompt = prompt
@@ -98,6 +100,15 @@ class Work(ABC):
 
     def finish(self) -> None:  # noqa: B027
         """It has ended, well or not."""
+
+    @property
+    def sequences(self) -> list[kv.Sequence]:
+        """All that it holds."""
+        return [self.sequence] if self.sequence is not None else []
+
+    def feeds(self, most: int) -> list[Feed]:
+        """What to run next, of each of its sequences: together at most so many rows, at least `rows`."""
+        return [self.feed(most)]
 
     @abstractmethod
     def feed(self, most: int) -> Feed:
