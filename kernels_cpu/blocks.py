@@ -1,7 +1,8 @@
 """What the quant types share: the loops over blocks, and 6-bit scale unpacking of the K types.
 
 Every type file defines BLOCK (weights), BYTES (of a block), SUB (weights that share a scale), QMAX (the largest
-stored quant), OFFSET (subtracted from it) or HAS_MIN (a value subtracted instead), SIGNED (quants are s8), and
+stored quant), OFFSET (a power of two or 0, subtracted from it) or HAS_MIN (a value subtracted instead), SIGNED
+(quants are s8), and
 
     row_u8(w, nb, q, s, m)    decode nb blocks: quants, and scale and min per SUB weights
     chunks(p)                 256 weights at p as four u8 x 64, in the order that `native` describes
@@ -14,8 +15,10 @@ from .simd import (
     bitcast,
     concat,
     const,
+    from_words,
     half_at,
     half_to_f32,
+    i64_at,
     inline,
     load,
     pick,
@@ -33,6 +36,7 @@ full8, full16 = splat("f32", 8), splat("f32", 16)
 words, bytes64 = bitcast("u32", 16), bitcast("u8", 64)
 _word, _bytes8 = splat("i64", 1), bitcast("u8", 8)
 _u8x16, _two_halves, _bytes32 = load("u8", 16), load("u16", 2), bitcast("u8", 32)
+_interleaved = shuffle(*[i // 2 + 8 * (i % 2) for i in range(16)])
 _first8, _second8 = pick(*[0] * 8), pick(*[1] * 8)
 
 
@@ -157,6 +161,56 @@ def nibble_chunks(block_bytes, start):
         return a & 15, b & 15, a >> 4, b >> 4
 
     return chunks
+
+
+def eights256(word):
+    """(`quants`, `chunks`) of a type from `word(p, r, k)`: weights 8 k .. of run r, bytes of an int64."""
+
+    @inline
+    def quants(p, j):
+        r = 2 * j
+        return from_words((
+            word(p, r, 0), word(p, r, 1), word(p, r, 2), word(p, r, 3),
+            word(p, r + 1, 0), word(p, r + 1, 1), word(p, r + 1, 2), word(p, r + 1, 3),
+        ))  # fmt: skip
+
+    @inline
+    def chunk(p, k):
+        return from_words((
+            word(p, 0, k), word(p, 1, k), word(p, 2, k), word(p, 3, k),
+            word(p, 4, k), word(p, 5, k), word(p, 6, k), word(p, 7, k),
+        ))  # fmt: skip
+
+    return quants, inline(lambda p: (chunk(p, 0), chunk(p, 1), chunk(p, 2), chunk(p, 3)))
+
+
+def points256(point, mask, offset):
+    """The same of a type of signed points: eight bytes of `point`, negated where `mask` is -1, moved by offset."""
+    points, point_chunks = eights256(point)
+    masks, mask_chunks = eights256(mask)
+
+    @inline
+    def signed(v, m):
+        return ((v ^ m) - m) + offset
+
+    @inline
+    def quants(p, j):
+        return signed(points(p, j), masks(p, j))
+
+    @inline
+    def chunks(p):
+        a, b, c, d = point_chunks(p)
+        e, f, g, h = mask_chunks(p)
+        return signed(a, e), signed(b, f), signed(c, g), signed(d, h)
+
+    return quants, chunks
+
+
+@inline
+def nibbles16(p):
+    """Eight bytes at p -> sixteen nibbles as u8, low ones first."""
+    v = u8x8(i64_at(p))
+    return _interleaved(v & 15, v >> 4)
 
 
 def fifth_bits(block_bytes, start):

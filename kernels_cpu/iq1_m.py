@@ -6,11 +6,15 @@ for each 16.
 
 import numpy as np
 
-from .iq1_s import point
+from .blocks import eights256, full16, rows256
+from .iq1_s import HAS_MIN, OFFSET, QMAX, SIGNED, eight
 from .mxfp4 import float_of
-from .simd import inline, store, u8_at, u16_at
+from .simd import const, convert, inline, load, pick, to_f32, u8_at, u16_at
 
-BLOCK, BYTES = 256, 56
+BLOCK, BYTES, SUB = 256, 56, 16
+
+_u16x4, _four_times, _wide = load("u16", 4), pick(*[i // 4 for i in range(16)]), convert("u32")
+_shifts = const("u32", *[3 * (i % 4) for i in range(16)])
 
 
 @inline
@@ -23,16 +27,22 @@ def half_of(h):
 
 
 @inline
-def row_f32(w, nb, out):
-    for i in range(nb):
-        p = w + BYTES * i
-        s0, s1, s2, s3 = u16_at(p + 48), u16_at(p + 50), u16_at(p + 52), u16_at(p + 54)
-        scale = half_of(s0 >> 12 | (s1 >> 8 & 0xF0) | (s2 >> 4 & 0xF00) | (s3 & 0xF000))
-        for j in range(16):
-            d = scale * np.float32(2 * ((u16_at(p + 48 + j // 4 * 2) >> 3 * (j & 3)) & 7) + 1)
-            high = u8_at(p + 32 + j)
-            for k in range(2):
-                h = high >> 4 * k
-                delta = np.float32(-0.125 if h & 8 else 0.125)
-                index = u8_at(p + 2 * j + k) | (h & 7) << 8
-                store(out + 1024 * i + 64 * j + 32 * k, point(index, delta) * d)
+def word(p, r, k):
+    h = u8_at(p + 32 + 2 * r + k // 2) >> 4 * (k & 1)
+    return eight(u8_at(p + 4 * r + k) | (h & 7) << 8, h & 8)
+
+
+@inline
+def scales256(p):
+    """(d * (2 scale + 1) / 8, no min), f32 x 16."""
+    s0, s1, s2, s3 = u16_at(p + 48), u16_at(p + 50), u16_at(p + 52), u16_at(p + 54)
+    d = half_of(s0 >> 12 | (s1 >> 8 & 0xF0) | (s2 >> 4 & 0xF00) | (s3 & 0xF000))
+    three_bits = (_wide(_four_times(_u16x4(p + 48))) >> _shifts()) & 7
+    s = full16(d) * (to_f32(three_bits) * 2 + 1) * np.float32(0.125)
+    return s, s
+
+
+quants, chunks = eights256(word)
+row_u8 = rows256(BYTES, SUB, quants, scales256, HAS_MIN)
+
+__all__ = ["OFFSET", "QMAX", "SIGNED", "chunks", "row_u8", "scales256"]

@@ -5,23 +5,31 @@ w = d * (scale + 1/2) / 4 * point for each 16; a point of the grid is eight weig
 
 import numpy as np
 
-from .iq2_xxs import signed
+from .blocks import full16, nibbles16, points256, rows256
 from .iq_grids import even_signs, grid
-from .simd import half_at, inline, store, u8_at, u16_at
+from .simd import half_at, i64_at, inline, to_f32, u16_at
 
-BLOCK, BYTES = 256, 74
+BLOCK, BYTES, SUB, QMAX, OFFSET, HAS_MIN, SIGNED = 256, 74, 16, 107, 64, False, False
 
 _points = grid("IQ2_XS")
 
 
 @inline
-def row_f32(w, nb, out):
-    for i in range(nb):
-        p = w + BYTES * i
-        for j in range(16):
-            scale = (u8_at(p + 66 + j // 2) >> 4 * (j & 1)) & 15
-            d = half_at(p) * (np.float32(0.5) + np.float32(scale)) * np.float32(0.25)
-            for k in range(2):
-                word = u16_at(p + 2 + 4 * j + 2 * k)
-                v = signed(_points() + 8 * (word & 511), even_signs() + 8 * (word >> 9))
-                store(out + 1024 * i + 64 * j + 32 * k, v * d)
+def point(p, r, k):
+    return i64_at(_points() + 8 * (u16_at(p + 2 + 8 * r + 2 * k) & 511))
+
+
+@inline
+def mask(p, r, k):
+    return i64_at(even_signs() + 8 * (u16_at(p + 2 + 8 * r + 2 * k) >> 9))
+
+
+@inline
+def scales256(p):
+    """(d * (scale + 1/2) / 4, no min), f32 x 16."""
+    s = full16(half_at(p)) * (to_f32(nibbles16(p + 66)) + np.float32(0.5)) * np.float32(0.25)
+    return s, s
+
+
+quants, chunks = points256(point, mask, OFFSET)
+row_u8 = rows256(BYTES, SUB, quants, scales256, HAS_MIN)

@@ -5,29 +5,31 @@ w = d * (scale + 1/2) / 4 * point for each 32; a point of the grid is eight weig
 
 import numpy as np
 
+from .blocks import full8, points256, rows256
 from .iq_grids import even_signs, grid
-from .simd import half_at, inline, load, store, to_f32, u8_at, u32_at
+from .simd import half_at, i64_at, inline, strided, to_f32, u8_at, u32_at
 
-BLOCK, BYTES = 256, 66
+BLOCK, BYTES, SUB, QMAX, OFFSET, HAS_MIN, SIGNED = 256, 66, 32, 107, 64, False, False
 
-_points, i8x8 = grid("IQ2_XXS"), load("i8", 8)
-
-
-@inline
-def signed(point, mask):
-    """f32 x 8: the eight weights at `point`, negative where the mask at `mask` is -1."""
-    m = i8x8(mask)
-    return to_f32((i8x8(point) ^ m) - m)
+_points, _words8 = grid("IQ2_XXS"), strided("u32", 8, 8)
 
 
 @inline
-def row_f32(w, nb, out):
-    for i in range(nb):
-        p = w + BYTES * i
-        for j in range(8):
-            word = u32_at(p + 2 + 8 * j + 4)
-            d = half_at(p) * (np.float32(0.5) + np.float32(word >> 28)) * np.float32(0.25)
-            for k in range(4):
-                point = _points() + 8 * u8_at(p + 2 + 8 * j + k)
-                v = signed(point, even_signs() + 8 * ((word >> 7 * k) & 127))
-                store(out + 1024 * i + 128 * j + 32 * k, v * d)
+def point(p, r, k):
+    return i64_at(_points() + 8 * u8_at(p + 2 + 8 * r + k))
+
+
+@inline
+def mask(p, r, k):
+    return i64_at(even_signs() + 8 * ((u32_at(p + 6 + 8 * r) >> 7 * k) & 127))
+
+
+@inline
+def scales256(p):
+    """(d * (scale + 1/2) / 4, no min), f32 x 8."""
+    s = full8(half_at(p)) * (to_f32(_words8(p + 6) >> 28) + np.float32(0.5)) * np.float32(0.25)
+    return s, s
+
+
+quants, chunks = points256(point, mask, OFFSET)
+row_u8 = rows256(BYTES, SUB, quants, scales256, HAS_MIN)

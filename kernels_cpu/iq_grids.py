@@ -91,9 +91,9 @@ def points(name: str) -> np.ndarray:
     return np.array(values, np.int8)[index]
 
 
-def grid(name: str):
-    """() -> address of the grid's points."""
-    return table(points(name).tobytes())
+def grid(name: str, more: int = 0):
+    """() -> address of the grid's points, all values raised by `more`."""
+    return table((points(name) + np.int8(more)).tobytes())
 
 
 def _sign_masks() -> bytes:

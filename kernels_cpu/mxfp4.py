@@ -3,14 +3,18 @@
 A nibble is a sign and an E2M1 number; LEVELS holds its double, so w = 2^(exponent - 128) * LEVELS[nibble].
 """
 
-from .simd import bitcast, concat, inline, lane, load, splat, store, to_f32, u8_at
+from .blocks import nibble_chunks
+from .simd import bitcast, concat, const, inline, lane, load, set_f32, splat, store, strided, to_i32, u8_at, vmax, vmin
 from .tables import lookup16
 
-BLOCK, BYTES = 32, 17
+BLOCK, BYTES, SUB, QMAX, OFFSET, HAS_MIN, SIGNED = 32, 17, 32, 28, 16, False, False
 LEVELS = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
-_u8x16, levels = load("u8", 16), lookup16(LEVELS)
-_word, _float, _first = splat("i32", 4), bitcast("f32", 4), lane(0)
+_u8x16, _look_up = load("u8", 16), lookup16(tuple(level + OFFSET for level in LEVELS))
+_u8x32, _u8x64 = bitcast("u8", 32), bitcast("u8", 64)
+_word, _float, _first, _floats8 = splat("i32", 4), bitcast("f32", 4), lane(0), bitcast("f32", 8)
+_exponents, _one = strided("u8", 8, BYTES), const("i32", *[1] * 8)
+_nibbles = nibble_chunks(BYTES, 1)
 
 
 @inline
@@ -26,8 +30,29 @@ def power(e):
 
 
 @inline
-def row_f32(w, nb, out):
+def level64(v):
+    """Nibbles u8 x 64 -> quants."""
+    return _u8x64(_look_up(v))
+
+
+@inline
+def chunks(p):
+    a, b, c, d = _nibbles(p)
+    return level64(a), level64(b), level64(c), level64(d)
+
+
+@inline
+def scales256(p):
+    """(2^(e - 128), no min), f32 x 8."""
+    e = to_i32(_exponents(p))
+    s = _floats8(vmax((e - 1) << 23, (vmin(e, _one()) + 1) << 21))
+    return s, s
+
+
+@inline
+def row_u8(w, nb, q, s, m):
     for i in range(nb):
         p = w + BYTES * i
         v = _u8x16(p + 1)
-        store(out + 128 * i, to_f32(levels(concat(v & 15, v >> 4))) * power(u8_at(p)))
+        store(q + 32 * i, _u8x32(_look_up(concat(v & 15, v >> 4))))
+        set_f32(s + 4 * i, power(u8_at(p)))

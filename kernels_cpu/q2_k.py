@@ -14,10 +14,15 @@ _pair_of_run = shifts(0, 2, 4, 6, 0, 2, 4, 6)
 
 
 @inline
-def quants(p, j):
-    """u8 x 64: weights 64 j .. 64 j + 63."""
-    a = _u8x32(p + 16 + 32 * (j >> 1)) >> (4 * (j & 1))
+def pairs(p, j):
+    """u8 x 64: weights 64 j .. 64 j + 63 of 64 bytes of bit pairs at p."""
+    a = _u8x32(p + 32 * (j >> 1)) >> (4 * (j & 1))
     return concat(a & 3, (a >> 2) & 3)
+
+
+@inline
+def quants(p, j):
+    return pairs(p + 16, j)
 
 
 @inline

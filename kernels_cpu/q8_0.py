@@ -14,11 +14,16 @@ _u8x32, _i8x32 = load("u8", 32), load("i8", 32)
 
 
 @inline
-def quants(p):
-    """u8 x 32 offset by 128, or s8 x 32 where SIGNED."""
+def signed_bytes(p):
+    """32 signed bytes at p: u8 x 32 offset by 128, or s8 x 32 where SIGNED."""
     if SIGNED:
-        return _i8x32(p + 2)
-    return _u8x32(p + 2) ^ 128
+        return _i8x32(p)
+    return _u8x32(p) ^ 128
+
+
+@inline
+def quants(p):
+    return signed_bytes(p + 2)
 
 
 row_u8 = rows32(BYTES, quants, HAS_MIN)

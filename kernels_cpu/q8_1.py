@@ -1,14 +1,19 @@
 """Q8_1: 32 weights = half d, half s (d times the sum of the quants, for dot products), 32 signed bytes. w = d * q."""
 
-from .simd import half_at, inline, load, store, to_f32
+from .blocks import chunks32, rows32, scales32
+from .q8_0 import HAS_MIN, OFFSET, QMAX, SIGNED, signed_bytes
+from .simd import inline
 
-BLOCK, BYTES = 32, 36
-
-_i8x32 = load("i8", 32)
+BLOCK, BYTES, SUB = 32, 36, 32
 
 
 @inline
-def row_f32(w, nb, out):
-    for i in range(nb):
-        p = w + BYTES * i
-        store(out + 128 * i, to_f32(_i8x32(p + 4)) * half_at(p))
+def quants(p):
+    return signed_bytes(p + 4)
+
+
+row_u8 = rows32(BYTES, quants, HAS_MIN)
+chunks = chunks32(BYTES, quants)
+scales256 = scales32(BYTES, HAS_MIN)
+
+__all__ = ["OFFSET", "QMAX", "SIGNED", "chunks", "row_u8", "scales256"]

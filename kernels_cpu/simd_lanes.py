@@ -127,6 +127,20 @@ def lane(i):
     return op
 
 
+@intrinsic
+def from_words(_t, words):
+    """(tuple of n int64) -> u8 x 8 n: their bytes one after the other."""
+
+    def gen(c, b, s, a):
+        n = s.args[0].count
+        v = ir.Constant(ir.VectorType(I64, n), ir.Undefined)
+        for i in range(n):
+            v = b.insert_element(v, b.extract_value(a[0], i), I32(i))
+        return b.bitcast(v, s.return_type.ll)
+
+    return Vec("u8", 8 * words.count)(words), gen
+
+
 @functools.cache
 def const(el, *values):
     """() -> the given lanes."""

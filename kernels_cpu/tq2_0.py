@@ -1,18 +1,19 @@
 """TQ2_0: 256 weights = 64 bytes of 2-bit quants, half d. w = d * (q - 1); 32 bytes hold four runs of 32 weights."""
 
-from .simd import half_at, inline, load, store, to_f32
+from .blocks import full8, rows256
+from .q2_k import pair_chunks, pairs
+from .simd import half_at, inline
 
-BLOCK, BYTES = 256, 66
+BLOCK, BYTES, SUB, QMAX, OFFSET, HAS_MIN, SIGNED = 256, 66, 32, 3, 1, False, False
 
-_u8x32 = load("u8", 32)
+quants, chunks = pairs, pair_chunks
 
 
 @inline
-def row_f32(w, nb, out):
-    for i in range(nb):
-        p, to = w + BYTES * i, out + 1024 * i
-        d = half_at(p + 64)
-        for j in range(2):
-            v = _u8x32(p + 32 * j)
-            for k in range(4):
-                store(to + 512 * j + 128 * k, (to_f32((v >> 2 * k) & 3) - 1) * d)
+def scales256(p):
+    """(d, no min), f32 x 8."""
+    s = full8(half_at(p + 64))
+    return s, s
+
+
+row_u8 = rows256(BYTES, SUB, quants, scales256, HAS_MIN)

@@ -7,6 +7,7 @@ error of rounding the activations does not depend on k, on the size of the value
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,20 @@ from quant_blocks import F16_SCALES, ORACLE_TYPES, dequantize, get_f16, random_w
 Array = npt.NDArray[Any]
 
 FLOATS = ["F32", "F16", "BF16"]
-MATMUL_TYPES = [*FLOATS, "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
-BATCHES = [1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 32, 33, 64, 129]
 LEVELS = api.isa.available()
+MATMUL_TYPES = [*FLOATS, "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
+RARE_TYPES = [  # whose kernels differ in nothing but how a block decodes; tests/kernels has their exact products
+    "Q8_1", "Q8_K", "IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4", "TQ1_0", "TQ2_0", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS",
+    "IQ2_S", "IQ3_XXS", "IQ3_S",
+]  # fmt: skip
+# Compiling takes longer than testing: below the highest level one type of each kind will do, unless all are asked for.
+RARE_CASES = [
+    (name, level)
+    for level in LEVELS
+    for name in RARE_TYPES
+    if level == LEVELS[-1] or name in ("IQ4_NL", "NVFP4", "IQ3_S", "IQ1_M") or "EDGERT_TEST_ALL_KERNELS" in os.environ
+]
+BATCHES = [1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 32, 33, 64, 129]
 PATHS = ["decode", "prompt", "exact"]
 
 # Root mean square error in the units above. An int8 step of a normal row is the largest value of 32 / 127, that is
@@ -105,6 +117,23 @@ def test_matmul(name: str, level: str, path: str) -> None:
         y = api.matmul(name, blocks, n, k, x[:m], path=path, isa_level=level)
         assert y.shape == (m, n)
         np.testing.assert_array_equal(y, largest[:m], err_msg=f"m = {m}")
+
+
+@pytest.mark.parametrize("path", ["decode", "prompt"])
+@pytest.mark.parametrize(("name", "level"), RARE_CASES)
+def test_matmul_of_rare_types(name: str, level: str, path: str) -> None:
+    """The same with fewer batches, and with the largest activations of equal sign, whose 8-bit products clip first."""
+    blocks, weights, x = case(name)
+    n, k = weights.shape
+    largest = api.matmul(name, blocks, n, k, x[:33], path=path, isa_level=level)
+    check(name, weights, x[:33], largest, path)
+    for m in (1, 2, 5):
+        y = api.matmul(name, blocks, n, k, x[:m], path=path, isa_level=level)
+        np.testing.assert_array_equal(y, largest[:m], err_msg=f"m = {m}")
+    extremes = np.stack([np.ones(k), np.where(weights[3] < 0, -1.0, 1.0)]).astype(np.float32)
+    y = api.matmul(name, blocks, n, k, extremes, path=path, isa_level=level)
+    limit = ALIGNED_ERROR[path] * np.linalg.norm(extremes, axis=1)[:, None] * np.linalg.norm(weights, axis=1)
+    assert (np.abs(y - product(weights, extremes)) <= limit).all()
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -1,4 +1,4 @@
-"""The types that are decoded to f32 before use: every value of a row, and products with such rows."""
+"""The less common types: every value of a row, and products with rows decoded to f32."""
 
 from __future__ import annotations
 
@@ -29,32 +29,18 @@ def _compiled() -> None:
         jit.load([f"gemm.exact[{t}]" for t, at in PRODUCTS if at == level], levels.BY_NAME[level])
 
 
-def q8_blocks(name: str, n: int, k: int, seed: int) -> tuple[Array, Array]:
-    """Random rows of Q8_1 or Q8_K as bytes, and their values: d * q. The sums in a block are not looked at."""
-    rng = np.random.default_rng(seed)
-    block = 32 if name == "Q8_1" else 256
-    q = rng.integers(-128, 128, (n, k // block, block), dtype=np.int8)
-    d = rng.standard_normal((n, k // block, 1)).astype(np.float16 if name == "Q8_1" else np.float32)
-    rest = rng.integers(0, 256, (n, k // block, 2 if name == "Q8_1" else 32), dtype=np.uint8)
-    parts = [d.view(np.uint8), rest, q.view(np.uint8)] if name == "Q8_1" else [d.view(np.uint8), q.view(np.uint8), rest]
-    values = d.astype(np.float32) * q.astype(np.float32)
-    return np.concatenate(parts, axis=2).reshape(n, -1), values.reshape(n, k)
-
-
 def weights(name: str, n: int, k: int, seed: int) -> tuple[Array, Array]:
     """Rows of a type as bytes, and their float32 values (n, k)."""
     if name in PLAIN:
         table = np.random.default_rng(seed).integers(-128, 128, (n, k)).astype(PLAIN[name])
         return table.view(np.uint8), table.astype(np.float32)
-    if name in ("Q8_1", "Q8_K"):
-        return q8_blocks(name, n, k, seed)
     blocks = random_weights(name, n, k, seed)
     return blocks, dequantize(name, blocks)
 
 
 def test_every_type_of_a_file_has_a_decoder() -> None:
-    """These types, the ten with integer kernels and the three float types, as large as the file reader takes them."""
-    assert {*TYPES, *dense_types.INTEGER_TYPES, *dense_types.FLOAT_TYPES} == set(dense_types.BLOCKS)
+    """The plain numbers, those with integer kernels and the float types, as large as the file reader takes them."""
+    assert {*PLAIN, *dense_types.INTEGER_TYPES, *dense_types.FLOAT_TYPES} == set(dense_types.BLOCKS)
     assert {t.name: (t.block_size, t.type_size) for t in BY_NAME.values()} == dense_types.BLOCKS
 
 
@@ -72,7 +58,7 @@ def test_any_bytes_decode_as_the_oracle_does(name: str, level: str) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", ["Q8_1", "Q8_K"])
 def test_q8(name: str, level: str) -> None:
-    blocks, expected = q8_blocks(name, 9, 1024, seed=2)
+    blocks, expected = weights(name, 9, 1024, seed=2)
     assert_same_bits(api.embed(name, blocks, np.arange(9), 1024, isa_level=level), expected)
 
 
@@ -93,8 +79,8 @@ def test_plain_numbers_round_to_the_nearest(name: str, level: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "level"), PRODUCTS)
-def test_product_of_a_type_without_an_integer_kernel(name: str, level: str) -> None:
-    """Rows not a multiple of six or of a slab, tokens not a multiple of a tile; any path means the exact one."""
+def test_exact_product(name: str, level: str) -> None:
+    """Rows not a multiple of six or of a slab, tokens not a multiple of a tile; any path of plain numbers is exact."""
     n, k, tile = 53, 512, levels.BY_NAME[level].tile
     blocks, values = weights(name, n, k, seed=4)
     x = np.random.default_rng(5).standard_normal((tile + 3, k)).astype(np.float32)
@@ -102,7 +88,7 @@ def test_product_of_a_type_without_an_integer_kernel(name: str, level: str) -> N
     wide = x.astype(np.float64) @ values.astype(np.float64).T
     norms = np.linalg.norm(x.astype(np.float64), axis=1)[:, None] * np.linalg.norm(values.astype(np.float64), axis=1)
     assert (np.abs(y - wide) / norms).max() <= 5e-7
-    for path in ("decode", "prompt"):
+    for path in ("decode", "prompt") if name in PLAIN else ():
         np.testing.assert_array_equal(api.matmul(name, blocks, n, k, x[:2], path=path, isa_level=level), y[:2])
 
 
