@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -75,6 +75,7 @@ class Sampling(Body):
     logit_bias: Annotated[dict[str, Bias], Field(max_length=1024)] | None = None
     stop: Stop | Stops | None = None
     ignore_eos: bool | None = None
+    context: Literal["error", "shift", "truncate_middle"] | None = None
     priority: Annotated[int, Field(ge=-100, le=100)] | None = None
     grammar: Annotated[str, Field(max_length=MAX_FORM)] | None = None
     regex: Annotated[str, Field(max_length=MAX_REGEX)] | None = None

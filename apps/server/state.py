@@ -117,8 +117,10 @@ class State:
     async def warm(self) -> None:
         """Load the first model, and answer once, so that nothing is compiled when the first client comes."""
         async with self.models.use(None) as entry:
-            messages = [{"role": "user", "content": "Hello"}]
-            await self.run(entry.loaded.chat, messages, max_tokens=2, temperature=0)
+            try:
+                await self.run(entry.loaded.chat, [{"role": "user", "content": "Hello"}], max_tokens=2, temperature=0)
+            except edgert.FormatError:  # its chat template is broken; its other uses are not
+                await self.run(entry.loaded.generate, "Hello", max_tokens=2, temperature=0)
         self.ready = True
 
     def drain(self) -> None:
