@@ -1,6 +1,7 @@
 """The conversation of `edgert chat`: reading messages, answering, and the /commands."""
 
 import argparse
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +11,17 @@ import edgert
 
 from . import transcript
 from .console import SETTINGS, Setting, integer, visible
+from .lines import PROMPT, ReadLine, read_message
+from .models import Source, Talker
+from .render import Plain, View
 
-ReadLine = Callable[[str], str]  # prompt -> one line; EOFError at the end, KeyboardInterrupt for Ctrl-C
-PROMPT, CONTINUED = ">>> ", "... "
 CHAT_SETTINGS = SETTINGS | {"max-tokens": Setting("max_tokens", integer(1), "longest answer in tokens")}
+MAX_FILE = 1_000_000  # bytes
 HELP = """\
 /system [TEXT]     show or set the system message ('/system -' removes it)
 /set [NAME VALUE]  show or change a setting ('/set NAME default' for the default)
+/model [NAME]      list the models, or go on with another
+/file FILE         send a text file along with the next message
 /stats             speed and tokens of the last answer
 /regen             answer the last message again
 /save FILE         write the conversation to a file
@@ -32,11 +37,12 @@ class CommandError(Exception):
 
 
 class Repl:
-    """One conversation with a loaded model."""
+    """One conversation. source: the models that /model can change to; view: shows an answer as it comes."""
 
     def __init__(
-        self, model: "edgert.Model", name: str, settings: dict[str, Any], system: str | None, *, terminal: bool
-    ) -> None:
+        self, model: Talker, name: str, settings: dict[str, Any], system: str | None, *, terminal: bool,
+        source: Source | None = None, view: Callable[[], View] | None = None,
+    ) -> None:  # fmt: skip
         self.model = model
         self.name = name
         self.settings = settings  # argument of chat -> value
@@ -44,11 +50,14 @@ class Repl:
         self.messages: list[dict[str, str]] = []
         self.last_answer: edgert.Completion | None = None
         self.tries = 0  # how often the last message was answered again
+        self.files: list[str] = []  # that go with the next message, as parts of it
         self.terminal = terminal
+        self.source = source
+        self.view = view or (lambda: Plain(terminal))
 
     def loop(self, read_line: ReadLine) -> None:
         """Read and answer until the input ends, /exit, or Ctrl-C at the prompt."""
-        self._note(f"{self.name}: context of {self.model.n_ctx} tokens; /help lists the commands")
+        self._note(f"{self.title()}; /help lists the commands")
         while True:
             try:
                 message = read_message(read_line)
@@ -60,6 +69,21 @@ class Repl:
                 self._handle(message)
             except (CommandError, transcript.TranscriptError, edgert.EdgertError, OSError) as error:
                 self._note(" ".join(visible(str(error)).split()))
+
+    def title(self) -> str:
+        """The model, and its context if that is known."""
+        return f"{self.name}: context of {self.model.n_ctx} tokens" if self.model.n_ctx else self.name
+
+    def words(self, command: str) -> list[str]:
+        """What can follow a /command; the commands themselves if there is none yet."""
+        match command:
+            case "":
+                return [line.split()[0] for line in HELP.splitlines() if line.startswith("/")]
+            case "/set":
+                return list(CHAT_SETTINGS)
+            case "/model" if self.source is not None:
+                return self.source.names()
+        return []
 
     def _handle(self, message: str) -> None:
         if not message.strip():
@@ -75,23 +99,25 @@ class Repl:
 
     def _answer(self, message: str) -> None:
         """Stream the answer; Ctrl-C keeps what has been said so far, a failure leaves the conversation as it was."""
-        self.messages.append({"role": "user", "content": message})
+        self.messages.append({"role": "user", "content": "".join(self.files) + message})
         pieces: list[str] = []
         try:
             stream = self.model.chat(self._with_system(), stream=True, reasoning="keep", **self._options())
-            try:
-                for piece in stream:
-                    pieces.append(piece)
-                    self._say(piece)
-            except KeyboardInterrupt:
-                stream.close()
-                self._say("\n")
-                self._note("(stopped)")
-            else:
-                self._say("\n")
-                if stream.completion.finish_reason == "length":
-                    self._note("(cut off: max-tokens or the context is used up; see /stats)")
+            with self.view() as view:
+                try:
+                    for piece in stream:
+                        pieces.append(piece)
+                        view.add(piece)
+                except KeyboardInterrupt:
+                    stream.close()
+                    view.end("")
+                    self._note("(stopped)")
+                else:
+                    view.end(_rate(stream.completion))
+            if stream.completion.finish_reason == "length":
+                self._note("(cut off: max-tokens or the context is used up; see /stats)")
             self.last_answer = stream.completion
+            self.files = []
         finally:
             if pieces:
                 self.messages.append({"role": "assistant", "content": "".join(pieces)})
@@ -122,6 +148,29 @@ class Repl:
             self.settings[chosen.argument] = _checked(name, chosen, value)
         self._print(f"{name}: {self.settings.get(chosen.argument, 'default')}")
 
+    def do_model(self, name: str) -> None:
+        if self.source is None:
+            raise CommandError("there is one model only")
+        if not name:
+            for each in self.source.names():
+                self._print(f"{'*' if each == self.name else ' '} {each}")
+            return
+        self.model = self.source.open(name)
+        self.name, self.last_answer = name, None
+        self._print(self.title())
+
+    def do_file(self, text: str) -> None:
+        path = _path(text, "/file")
+        if path.stat().st_size > MAX_FILE:
+            raise CommandError(f"{path} is larger than {MAX_FILE // 10**6} MB")
+        try:
+            content = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise CommandError(f"{path} is no text in UTF-8") from None
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", content)), default=0))
+        self.files.append(f"{path.name}:\n{fence}\n{content.rstrip()}\n{fence}\n\n")
+        self._print(f"{path.name} ({len(content)} characters) goes with the next message")
+
     def do_stats(self, _: str) -> None:
         if self.last_answer is None:
             raise CommandError("there is no finished answer yet")
@@ -131,13 +180,13 @@ class Repl:
             f"prompt {usage.prompt_tokens} tokens ({usage.cached_tokens} reused), {fresh} read in "
             f"{timings.prompt_s:.2f} s\nanswer {usage.completion_tokens} tokens in {timings.decode_s:.2f} s, "
             f"{timings.decode_rate:.1f} tokens/s\n"
-            f"context {usage.prompt_tokens + usage.completion_tokens} of {self.model.n_ctx} tokens"
+            f"context {usage.prompt_tokens + usage.completion_tokens} of {self.model.n_ctx or 'unknown'} tokens"
         )
 
     def do_regen(self, _: str) -> None:
         if not self.messages:
             raise CommandError("there is nothing to answer again")
-        before = self.messages[-2:]
+        before, self.files = self.messages[-2:], []
         del self.messages[-2:]
         self.tries += 1
         self._answer(before[0]["content"])
@@ -165,7 +214,7 @@ class Repl:
         self._print(f"loaded {len(self.messages)} messages from {path}")
 
     def do_clear(self, _: str) -> None:
-        self.messages = []
+        self.messages, self.files = [], []
         self.last_answer = None
         self._print("forgotten")
 
@@ -197,70 +246,11 @@ def _checked(name: str, setting: Setting, text: str) -> float:
         raise CommandError(f"{name}: {error}") from error
 
 
+def _rate(answer: "edgert.Completion") -> str:
+    return f"{answer.usage.completion_tokens} tokens, {answer.timings.decode_rate:.1f} tokens/s"
+
+
 def _path(text: str, command: str) -> Path:
     if not text:
         raise CommandError(f"{command} needs the name of a file")
     return Path(text).expanduser()
-
-
-def read_message(read_line: ReadLine) -> str:
-    """One message: a line, lines joined by a final backslash, or everything between two triple quotes.
-
-    Ctrl-C in the middle of a message drops it; the end of the input ends it.
-    """
-    line = read_line(PROMPT)
-    quoted = line.lstrip().startswith('"""')
-    lines = [line.lstrip()[3:] if quoted else line]
-    try:
-        while quoted and not lines[-1].rstrip().endswith('"""'):
-            lines.append(read_line(CONTINUED))
-        while not quoted and lines[-1].endswith("\\"):
-            lines[-1] = lines[-1][:-1]
-            lines.append(read_line(CONTINUED))
-    except KeyboardInterrupt:
-        return ""
-    except EOFError:
-        return "\n".join(lines)
-    if quoted:
-        lines[-1] = lines[-1].rstrip()[:-3]
-    return "\n".join(lines).strip("\n") if quoted else "\n".join(lines)
-
-
-def piped_lines(_: str) -> str:
-    """ReadLine for input that is no terminal; no prompts, so that the output is answers only."""
-    line = sys.stdin.readline()
-    if not line:
-        raise EOFError
-    return line.rstrip("\r\n")
-
-
-def terminal_lines() -> ReadLine:
-    """ReadLine with editing, history (kept in a file that only the user can read), and completion of /commands."""
-    from prompt_toolkit import PromptSession
-    from prompt_toolkit.completion import WordCompleter
-    from prompt_toolkit.history import FileHistory
-    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-
-    keys = KeyBindings()
-
-    @keys.add("c-c")
-    def _(event: KeyPressEvent) -> None:
-        """Drop what has been typed; with nothing typed, leave."""
-        if event.current_buffer.text:
-            event.current_buffer.reset()
-        else:
-            event.app.exit(exception=KeyboardInterrupt)
-
-    @keys.add("escape", "enter")
-    def _(event: KeyPressEvent) -> None:
-        event.current_buffer.insert_text("\n")
-
-    history = edgert.registry.home() / "chat_history"
-    history.parent.mkdir(parents=True, exist_ok=True)
-    history.touch(mode=0o600)
-    names = [line.split()[0] for line in HELP.splitlines() if line.startswith("/")]
-    commands = WordCompleter(names, sentence=True)
-    session: PromptSession[str] = PromptSession(
-        history=FileHistory(str(history)), key_bindings=keys, completer=commands, complete_while_typing=False
-    )
-    return session.prompt

@@ -11,6 +11,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+from edgert.kernels_cpu.jit import cache_root
 
 Run = Callable[..., "CompletedProcess[str]"]
 
@@ -101,7 +102,7 @@ if os.name == "posix":
     def terminal(edgert_command: str, smollm2_path: Path, tmp_path: Path) -> Iterator[Terminal]:
         """A chat with SmolLM2 at its first prompt, with a home of its own for the history."""
         command = [edgert_command, "chat", str(smollm2_path), "--temp", "0"]
-        program = Terminal(command, EDGERT_HOME=str(tmp_path))
+        program = Terminal(command, EDGERT_HOME=str(tmp_path), EDGERT_CACHE=str(cache_root().parent))
         try:
             program.wait_for(r"/help lists the commands\s+>>>")
             yield program
@@ -114,6 +115,8 @@ if os.name == "posix":
         terminal.wait_for(r"\n\S+ \S+ \S+ ")
         terminal.type("\x03")
         terminal.wait_for(r"\(stopped\)\s+>>>", 5)
+        terminal.type("/set max-tokens 24\r")
+        terminal.wait_for(r"max-tokens: 24\s+>>>")
         terminal.type("What is the capital of France, and what is it known for?\r")
         assert "The capital of France is Paris" in terminal.wait_for(r"Paris(.|\n)*>>>")
         terminal.type("half a message\x03")
@@ -134,3 +137,23 @@ if os.name == "posix":
         history = tmp_path / "chat_history"
         assert "first line" in history.read_text(encoding="utf-8")
         assert history.stat().st_mode & 0o077 == 0
+
+    def test_answers_are_formatted_with_their_speed(terminal: Terminal, tmp_path: Path) -> None:
+        """A file goes with the message; the answer ends with its tokens and speed; Tab completes commands and files."""
+        (tmp_path / "notes.txt").write_text("The capital of France is Paris.")
+        terminal.type("/fi\t")
+        terminal.wait_for("/file")
+        terminal.type(f" {tmp_path}/no\t")
+        terminal.wait_for("tes.txt")
+        terminal.type("\r")
+        terminal.wait_for(r"notes.txt \(31 characters\) goes with the next message\s+>>>")
+        terminal.type("/set max-tokens 12\r")
+        terminal.wait_for(r"max-tokens: 12\s+>>>")
+        terminal.type("Repeat this file.\r")
+        terminal.wait_for(r"12 tokens, [\d.]+ tokens/s\s+\(cut off.*\s+>>>")
+        terminal.type("/model nosuch\r")
+        terminal.wait_for(r"nosuch.*\s+>>>")
+        terminal.type("/model\r")
+        terminal.wait_for(r">>>")
+        terminal.type("\x04")
+        assert terminal.wait() == 0

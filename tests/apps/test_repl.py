@@ -159,6 +159,53 @@ def test_regen_replaces_the_answer_with_another_seed(talk: Talk) -> None:
     assert [message["content"] for message in conversation.messages] == ["x", "b"]
 
 
+class ScriptedModels:
+    """Models by name."""
+
+    def __init__(self, **models: ScriptedModel) -> None:
+        self.models = models
+
+    def names(self) -> list[str]:
+        return list(self.models)
+
+    def open(self, name: str) -> ScriptedModel:
+        import edgert
+
+        if name not in self.models:
+            raise edgert.ModelNotFoundError(f"no model {name}")
+        return self.models[name]
+
+    def close(self) -> None:
+        pass
+
+
+def test_another_model_goes_on_with_the_conversation(capsys: pytest.CaptureFixture[str]) -> None:
+    """/model lists and changes; one that is not there changes nothing."""
+    models = ScriptedModels(one=ScriptedModel(["a"], ["c"]), two=ScriptedModel(["b"]))
+    conversation = repl.Repl(models.open("one"), "one", {}, None, terminal=True, source=models)  # type: ignore[arg-type]
+    conversation.loop(lines("x", "/model", "/model two", "y", "/model three", "/model one", "z"))
+    out = capsys.readouterr().out
+    assert "* one\n  two\n" in out
+    assert "no model three" in out
+    assert [message["content"] for message in models.models["one"].asked[1][0]] == ["x", "a", "y", "b", "z"]
+    assert conversation.words("/model") == ["one", "two"]
+    assert "/model" in conversation.words("")
+    assert "temp" in conversation.words("/set")
+
+
+def test_a_file_goes_with_the_next_message(talk: Talk, tmp_path: Path) -> None:
+    """In a fence longer than any in it; what is no text or too large is refused."""
+    text, other = tmp_path / "code.py", tmp_path / "picture"
+    text.write_text("a = 1\n````\nb\n````\n")
+    other.write_bytes(b"\xff\xd8")
+    model = ScriptedModel(["a"], ["b"])
+    _, out = talk(model, f"/file {text}", f"/file {other}", f"/file {tmp_path}/none", "What is this?", "And?")
+    assert model.asked[0][0][0]["content"] == "code.py:\n`````\na = 1\n````\nb\n````\n`````\n\nWhat is this?"
+    assert model.asked[1][0][-1]["content"] == "And?"
+    assert "no text in UTF-8" in out
+    assert "none" in out
+
+
 def test_stats_help_clear_and_unknown(talk: Talk) -> None:
     """The small commands."""
     model = ScriptedModel(["a"], ["b"])
