@@ -164,7 +164,7 @@ def test_dates_and_times(model: edgert.Model) -> None:
 
 def fits(model: edgert.Model, schema: dict[str, Any], value: Any) -> bool:
     """Whether a value could be the answer."""
-    constraint = model._constrainer.constraint(json_schema=schema)
+    constraint = model._answering._constrainer.constraint(json_schema=schema)
     assert constraint is not None
     logits = np.zeros(model.n_vocab, np.float32)
     for token in model.tokenize(json.dumps(value), add_special=False):
@@ -243,7 +243,7 @@ def test_deep_schemas(model: edgert.Model) -> None:
 
 def test_masks_are_made_while_the_model_runs(model: edgert.Model) -> None:
     """After a token the next mask is worked out without anybody waiting for it."""
-    constraint = model._constrainer.constraint(json_schema=SCHEMAS["person"])
+    constraint = model._answering._constrainer.constraint(json_schema=SCHEMAS["person"])
     assert constraint is not None
     constraint.mask(np.zeros(model.n_vocab, np.float32))
     assert not constraint.accept(model.tokenize("{", add_special=False)[0])
