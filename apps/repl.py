@@ -152,7 +152,8 @@ class Repl:
         if self.source is None:
             raise CommandError("there is one model only")
         if not name:
-            for each in self.source.names():
+            names = self.source.names()
+            for each in names if self.name in names else [self.name, *names]:
                 self._print(f"{'*' if each == self.name else ' '} {each}")
             return
         self.model = self.source.open(name)
@@ -161,6 +162,8 @@ class Repl:
 
     def do_file(self, text: str) -> None:
         path = _path(text, "/file")
+        if not path.is_file():
+            raise CommandError(f"{path} is no file")
         if path.stat().st_size > MAX_FILE:
             raise CommandError(f"{path} is larger than {MAX_FILE // 10**6} MB")
         try:

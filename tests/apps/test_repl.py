@@ -189,6 +189,8 @@ def test_another_model_goes_on_with_the_conversation(capsys: pytest.CaptureFixtu
     assert "no model three" in out
     assert [message["content"] for message in models.models["one"].asked[1][0]] == ["x", "a", "y", "b", "z"]
     assert conversation.words("/model") == ["one", "two"]
+    repl.Repl(models.open("one"), "a.gguf", {}, None, terminal=True, source=models).loop(lines("/model"))  # type: ignore[arg-type]
+    assert "* a.gguf\n  one\n  two\n" in capsys.readouterr().out
     assert "/model" in conversation.words("")
     assert "temp" in conversation.words("/set")
 
@@ -203,7 +205,7 @@ def test_a_file_goes_with_the_next_message(talk: Talk, tmp_path: Path) -> None:
     assert model.asked[0][0][0]["content"] == "code.py:\n`````\na = 1\n````\nb\n````\n`````\n\nWhat is this?"
     assert model.asked[1][0][-1]["content"] == "And?"
     assert "no text in UTF-8" in out
-    assert "none" in out
+    assert "none is no file" in out
 
 
 def test_stats_help_clear_and_unknown(talk: Talk) -> None:
