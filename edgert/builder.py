@@ -1,7 +1,7 @@
 """What architectures call to emit operations. Views are f32; tensor names are GGUF's own.
 
-The methods live in `emit` (tensors, matmuls), `emit_rows` (embeddings, norms, gates), `emit_attention` and
-`emit_experts`.
+The methods live in `emit` (tensors, matmuls), `emit_rows` (embeddings, norms, gates), `emit_attention`,
+`emit_experts` and `emit_states`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from .config import Config
 from .emit import BATCH
 from .emit_attention import AttentionOps, attention_scale, unscaled
 from .emit_experts import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN, ExpertOps
+from .emit_states import StateOps
 from .formats.errors import FormatError
 from .plan import Count, Plan, Special, View
 
@@ -18,7 +19,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Builder(AttentionOps, ExpertOps):
+class Builder(AttentionOps, ExpertOps, StateOps):
     """Emits the operations of one phase into `plan`. `layer` is the block being built, -1 outside of blocks."""
 
     def head(self, x: View, norm: str, *, scale: float = 1.0, cap: float = 0.0, layernorm: bool = False) -> None:

@@ -9,6 +9,7 @@ from .formats.gguf import Gguf
 from .formats.tokenizer import Tokenizer
 
 MAX_LAYERS, MAX_HEADS, MAX_EXPERTS = 1024, 4096, 4096
+RECURRENT = ("mamba", "mamba2", "lfm2", "falcon-h1", "granitehybrid")  # may have layers without attention
 
 # Keys that change the result, and the values with which they do not: what an architecture does not read must have one.
 NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -57,18 +58,15 @@ class Config:
         self.n_layer = self.integer("block_count", at_least=1, at_most=MAX_LAYERS)
         self.n_embd = self.integer("embedding_length", at_least=1, at_most=1 << 20)
         self.n_ctx_train = self.integer("context_length", at_least=1, at_most=1 << 30)
-        self.n_head = self.integer("attention.head_count", at_least=1, at_most=MAX_HEADS)
-        self.n_head_kv = self.integer("attention.head_count_kv", self.n_head, at_least=1, at_most=MAX_HEADS)
+        self.attends = [True] * self.n_layer  # which layers have attention
+        self.n_head, self.n_head_kv = self._heads()
         if self.n_head % self.n_head_kv:
             raise self.error("attention.head_count_kv", f"{self.n_head_kv} does not divide {self.n_head} heads")
         default = self.n_embd // self.n_head if self.n_embd % self.n_head == 0 else None
-        self.d_k = self.integer("attention.key_length", default, at_least=1, at_most=1 << 14)
-        self.d_v = self.integer("attention.value_length", default, at_least=1, at_most=1 << 14)
-        if self.d_k % 2 or self.d_v % 16:
-            raise self.error("attention.value_length", f"{self.d_k} and {self.d_v} are not multiples of 2 and 16")
-        self.n_rot = self.integer("rope.dimension_count", self.d_k, at_least=0, at_most=1 << 14)
-        if self.n_rot > self.d_k or self.n_rot % 2:
-            raise self.error("rope.dimension_count", f"{self.n_rot} is odd or larger than the head's {self.d_k}")
+        if not any(self.attends):
+            self.d_k = self.d_v = self.n_rot = 0
+        else:
+            self._attention_sizes(default)
         self.rope_base = self.real("rope.freq_base", 10000.0)
         if self.rope_base <= 1:
             raise self.error("rope.freq_base", f"{self.rope_base} is not above 1")
@@ -90,6 +88,35 @@ class Config:
         if n != rows:
             raise self.error("vocab_size", f"{n} differs from the {rows} rows of token_embd.weight")
         return rows
+
+    def _attention_sizes(self, default: int | None) -> None:
+        """default: values of a head where the file does not say."""
+        self.d_k = self.integer("attention.key_length", default, at_least=1, at_most=1 << 14)
+        self.d_v = self.integer("attention.value_length", default, at_least=1, at_most=1 << 14)
+        if self.d_k % 2 or self.d_v % 16:
+            raise self.error("attention.value_length", f"{self.d_k} and {self.d_v} are not multiples of 2 and 16")
+        self.n_rot = self.integer("rope.dimension_count", self.d_k, at_least=0, at_most=1 << 14)
+        if self.n_rot > self.d_k or self.n_rot % 2:
+            raise self.error("rope.dimension_count", f"{self.n_rot} is odd or larger than the head's {self.d_k}")
+
+    def _heads(self) -> tuple[int, int]:
+        """Heads of queries and of keys, of the layers that have any.
+
+        Files of recurrent models may give them layer by layer, 0 for layers without attention.
+        """
+        if self.arch not in RECURRENT:
+            n = self.integer("attention.head_count", at_least=1, at_most=MAX_HEADS)
+            return n, self.integer("attention.head_count_kv", n, at_least=1, at_most=MAX_HEADS)
+        of_q = self._per_layer("attention.head_count")
+        of_kv = self._per_layer("attention.head_count_kv") if self.has("attention.head_count_kv") else of_q
+        self.attends = [bool(q and kv) for q, kv in zip(of_q, of_kv, strict=True)]
+        found = {(q, kv) for q, kv in zip(of_q, of_kv, strict=True) if q and kv}
+        if len(found) > 1 or any(n > MAX_HEADS for pair in found for n in pair):
+            raise self.error("attention.head_count", f"layers with {sorted(found)} heads are not supported together")
+        return found.pop() if found else (1, 1)
+
+    def _per_layer(self, key: str) -> list[int]:
+        return self.meta.get_per_layer(self._key(key), self.n_layer)
 
     def _rope_scaling(self) -> RopeScaling:
         kind = self.text("rope.scaling.type", "")

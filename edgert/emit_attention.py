@@ -12,7 +12,7 @@ from .emit import AMX_CONFIG, BATCH, CURSOR
 from .emit_rows import RowOps
 from .errors import EdgertError
 from .kernels_cpu import layout
-from .plan import Buffer, CacheLayer, Rope, Special, Value, View
+from .plan import STATE, Buffer, CacheLayer, Rope, Special, Value, View
 
 
 class AttentionOps(RowOps):
@@ -76,6 +76,8 @@ class AttentionOps(RowOps):
                 f"kv_type {kv} needs heads in blocks of 32, and block {self.layer} of this model has keys of {d_k} and "
                 f"values of {d_v}: take f16"
             )
+        if window == STATE:
+            raise self.c.error("attention.sliding_window", f"{STATE} is not supported")
         self.plan.cache.append(CacheLayer(n_kv, d_k, d_v, window))
         group = list(dict.fromkeys(layer.window for layer in self.plan.cache)).index(window)
         cache: dict[str, Value] = {

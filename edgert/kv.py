@@ -15,6 +15,8 @@ from .kernels_cpu.team import reserve
 from .plan import CacheLayer
 
 MARGIN = 64  # tokens beyond a window that stay, so that as many can be taken back
+STATE_PAGES = 4  # that a sequence holds at most when it does not run: its state and checkpoints of it
+NO_LIMIT = 1 << 40
 GONE = -1  # in place of a page that no window sees any more
 
 
@@ -31,13 +33,16 @@ def windows(layers: SequenceOf[CacheLayer]) -> list[int]:
 class Group:
     """Pages of PAGE tokens for all layers with one window. A page number is the same in each of these layers.
 
+    Layers with a state keep the one after a page's tokens in it. Such a page serves nobody who wants fewer of its
+    tokens; most pages of a sequence have none of their own, because the state has moved on to the next.
+
     A page is used by as many sequences as `hold` it. When nobody does, it is free, or idle if it belongs to the prefix
     cache: then it is taken when no other is free, the one that fell idle first before others.
     """
 
-    def __init__(self, window: int, n_pages: int, memory: list[npt.NDArray[np.uint8]]) -> None:
-        """memory: for each layer, the bytes (n_pages, page bytes)."""
-        self.window, self.n_pages, self._memory = window, n_pages, memory
+    def __init__(self, window: int, n_pages: int, memory: list[npt.NDArray[np.uint8]], state: bool) -> None:
+        """memory: for each layer, the bytes (n_pages, page bytes). state: whether any of them has one."""
+        self.window, self.n_pages, self._memory, self.state = window, n_pages, memory, state
         self._users = [0] * n_pages
         self._free = list(range(n_pages - 1, -1, -1))
         self._idle: dict[int, None] = {}  # in the order in which they fell idle
@@ -95,6 +100,10 @@ class Group:
             del self._idle[page]
             self._free.append(page)
 
+    def is_own(self, page: int) -> bool:
+        """Whether only one sequence can ever see what is in a page."""
+        return self._users[page] == 1 and page not in self._cached
+
     def is_cached(self, page: int) -> bool:
         return page in self._cached
 
@@ -124,7 +133,7 @@ class PagePool:
     def __init__(self, layers: SequenceOf[CacheLayer], kind: str, n_pages: SequenceOf[int]) -> None:
         """n_pages: of each group, in the order of `windows`."""
         of = windows(layers)
-        self.page_bytes = [PAGE * token_bytes([layer], kind) for layer in layers]
+        self.page_bytes = [PAGE * token_bytes([layer], kind) + -(-layer.state // 64) * 64 for layer in layers]
         counts = [n_pages[of.index(layer.window)] for layer in layers]
         self._memory = reserve(sum(n * size for n, size in zip(counts, self.page_bytes, strict=True)))
         self.addresses: list[int] = []
@@ -134,7 +143,9 @@ class PagePool:
             self.addresses.append(int(self._memory.ctypes.data) + start)
             memory[of.index(layer.window)].append(self._memory[start : start + n * size].reshape(n, size))
             start += n * size
-        self.groups = [Group(window, n, each) for window, n, each in zip(of, n_pages, memory, strict=True)]
+        states = {layer.window for layer in layers if layer.state}
+        self.groups = [Group(w, n, each, w in states) for w, n, each in zip(of, n_pages, memory, strict=True)]
+        self.has_states = bool(states)
 
     @property
     def n_pages(self) -> int:
@@ -151,8 +162,12 @@ class PagePool:
         return sum(group.cached for group in self.groups)
 
     def room(self) -> int:
-        """Pages that each group can give."""
-        return min(group.free for group in self.groups)
+        """Pages that each group of keys and values can give."""
+        return min((group.free for group in self.groups if not group.state), default=NO_LIMIT)
+
+    def state_room(self) -> int:
+        """States that each group of them can give."""
+        return min((group.free for group in self.groups if group.state), default=NO_LIMIT)
 
     def close(self) -> None:
         """Give the memory back; nothing may run on it any more."""
@@ -188,18 +203,51 @@ class Sequence:
         """How many more pages n more tokens need in each group."""
         return -(-(len(self.tokens) + n) // PAGE) - len(self.pages[0])
 
+    def states_for(self, n: int) -> int:
+        """How many more pages n more tokens need, at most, in a group of states."""
+        return max(
+            ((not own or not group.is_own(own[-1])) + (self.pages_for(n) > 0)
+             for group, own in zip(self._pool.groups, self.pages, strict=True) if group.state), default=0,
+        )  # fmt: skip
+
     def extend(self, ids: SequenceOf[int], *, prompt: bool) -> None:
         """Make room for ids after what is there. A page is taken when its first token comes; all or none are."""
         if len(self.tokens) + len(ids) > self.n_ctx:
             raise EdgertError(f"{len(self.tokens) + len(ids)} tokens do not fit in the context of {self.n_ctx}")
         more = self.pages_for(len(ids))
-        if more > self._pool.room():
+        if more > self._pool.room() or self.states_for(len(ids)) > self._pool.state_room():
             raise EdgertError(f"the KV cache is full: all {self._pool.n_pages} pages of {PAGE} tokens are in use")
-        for _ in range(more):
-            self.append([group.take() for group in self._pool.groups])
+        last = len(self.pages[0]) + more - 1
+        for group, own, table in zip(self._pool.groups, self.pages, self.tables, strict=True):
+            if group.state and ids:
+                self._extend_state(group, own, table, last, keep=prompt)
+                continue
+            for _ in range(more):
+                table[len(own)] = page = group.take()
+                own.append(page)
         if prompt and self.n_prompt == len(self.tokens):
             self.n_prompt += len(ids)
         self.tokens.extend(ids)
+
+    def _extend_state(self, group: Group, own: list[int], table: npt.NDArray[np.int32], last: int, *,
+                      keep: bool) -> None:  # fmt: skip
+        """Pages up to `last`: the state moves on, and only what others use is left behind, where kernels go on from.
+
+        keep: leave a copy at the last end of a page, too.
+        """
+        page = own[-1] if own else GONE
+        if page != GONE and not group.is_own(page) and len(self.tokens) % PAGE:  # tokens come into this page
+            group.copy(page, new := group.take())
+            group.drop(page)
+            own[-1] = table[len(own) - 1] = page = new
+        while len(own) <= last:
+            at = len(own)
+            if page == GONE or not group.is_own(page) or (keep and at == last):
+                page = group.take()
+            else:
+                own[-1] = GONE
+            table[at] = page
+            own.append(page)
 
     def append(self, pages: SequenceOf[int]) -> None:
         """Add a page of each group that this sequence is a user of already."""
@@ -208,7 +256,12 @@ class Sequence:
             own.append(page)
 
     def truncate(self, n: int) -> None:
-        """Forget all but the first n tokens: any number at the end of `slide`'s margin, or all."""
+        """Forget all but the first n tokens: any number at the end of `slide`'s margin, or all.
+
+        With states, go back to the last one that is kept and has no more tokens.
+        """
+        if n < len(self.tokens):
+            n = self._checkpoint(n)
         del self.tokens[n:]
         self.n_prompt = min(self.n_prompt, n)
         del self.keys[n // PAGE :]
@@ -218,6 +271,16 @@ class Sequence:
                 if (page := own.pop()) != GONE:
                     group.drop(page)
 
+    def _checkpoint(self, n: int) -> int:
+        """The most tokens, at most n but not all there are, of which all states are kept."""
+        for group, own in zip(self._pool.groups, self.pages, strict=True):
+            if group.state:
+                at = n // PAGE
+                while at and own[at - 1] == GONE:
+                    at -= 1
+                n = PAGE * at
+        return n
+
     def first_seen(self, group: Group, margin: int = 0) -> int:
         """The first page that the next token sees in a group."""
         return max(0, len(self.tokens) - group.window + 1 - margin) // PAGE if group.window else 0
@@ -226,17 +289,18 @@ class Sequence:
         """Give back the pages that windows no longer see."""
         for group, own in zip(self._pool.groups, self.pages, strict=True):
             at = self.first_seen(group, MARGIN)
-            while at > 0 and own[at - 1] != GONE:
+            while at > 0 and (group.state or own[at - 1] != GONE):
                 at -= 1
-                group.drop(own[at])
-                own[at] = GONE
+                if own[at] != GONE:
+                    group.drop(own[at])
+                    own[at] = GONE
 
     def fork(self) -> Sequence:
         """Another with the same tokens: full pages are shared, the last is copied if more tokens go there."""
         other = Sequence(self._pool, self.n_ctx)
         other.tokens, other.n_prompt, other.keys = list(self.tokens), self.n_prompt, list(self.keys)
         full = len(self.tokens) // PAGE
-        if full < len(self.pages[0]) and self._pool.room() < 1:
+        if full < len(self.pages[0]) and min(self._pool.room(), self._pool.state_room()) < 1:
             raise EdgertError("the KV cache is full")
         for group, own, theirs, table in zip(self._pool.groups, self.pages, other.pages, other.tables, strict=True):
             for i, page in enumerate(own):

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence as SequenceOf
 from typing import IO
 
-from .kv import GONE, PAGE, PagePool, Sequence
+from .kv import GONE, PAGE, STATE_PAGES, PagePool, Sequence
 from .prefix import Prefixes, common
 from .prefix_store import PrefixStore
 from .work import Work
@@ -30,7 +30,8 @@ class Memory:
             self.prefixes.begin(sequence, work.prompt)
             self._read_more(sequence, work.prompt)
         pages = swapped.pages + 1 if swapped is not None else sequence.pages_for(work.size - len(sequence.tokens)) + 1
-        if running and pages + sum(self._coming(other) for other in running) > self._pool.room():
+        full = pages + sum(self._coming(other) for other in running) > self._pool.room()
+        if running and (full or self._pool.state_room() < STATE_PAGES):
             sequence.truncate(0)
             return False
         if swapped is not None:

@@ -105,6 +105,8 @@ class Model(ModelFiles, ModelNumbers):
     def _drafter(self, how: str | Model | None) -> Drafter | None:
         if how is None:
             return None
+        if self._runtime.pool.has_states:
+            raise EdgertError(f"speculative: {self._runtime.config.arch} models cannot take guessed tokens back")
         if how == "lookup":
             return Lookup()
         if not isinstance(how, Model):

@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from .config import RopeScaling
 
+STATE = 2  # the window of states: a token sees what the one before it left
+
 
 @dataclass(eq=False)
 class Buffer:
@@ -85,12 +87,13 @@ class Op:
 
 @dataclass(frozen=True)
 class CacheLayer:
-    """Shape of one layer's KV cache."""
+    """Shape of one layer's KV cache, or the bytes of its state (`window` STATE, no heads)."""
 
     heads: int
     d_k: int
     d_v: int
     window: int = 0  # tokens that a token sees, itself among them; 0: all
+    state: int = 0
 
 
 @dataclass(frozen=True)

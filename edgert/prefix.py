@@ -84,7 +84,8 @@ class Prefixes:
         """The page after another that has the longest beginning in common with ids."""
         best, most = None, 0
         for node in reversed(self._children.get(parent, [])[-SIBLINGS:]):
-            if node.tokens[:1] == list(ids[:1]) and (n := common(node.tokens, ids)) > most:
+            n = common(node.tokens, ids) if node.tokens[:1] == list(ids[:1]) else 0
+            if n > most and (n == len(node.tokens) or not self._pool.has_states):
                 best, most = node, n
         return best, most
 
@@ -116,7 +117,7 @@ class Prefixes:
 
     def _own_last(self, sequence: Sequence) -> bool:
         """Copy the last page, which others use too; whether there was room."""
-        if self._pool.room() < 1:
+        if min(self._pool.room(), self._pool.state_room()) < 1:
             return False
         for group, own, table in zip(self._pool.groups, sequence.pages, sequence.tables, strict=True):
             if (shared := own[-1]) != GONE:

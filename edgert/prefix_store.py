@@ -45,6 +45,7 @@ class PrefixStore:
         """Append the pages that go on with a prompt to a sequence that ends with a full page; how many there were."""
         at, found = len(sequence.keys), []
         key = sequence.keys[-1] if sequence.keys else ROOT
+        states = [i for i, group in enumerate(self._pool.groups) if group.state]
         while PAGE * (at + 1) < len(ids):
             part = list(ids[PAGE * at : PAGE * (at + 1)])
             record = self._read(key, part)
@@ -52,6 +53,8 @@ class PrefixStore:
                 break
             key, at = chain(key, part), at + 1
             found.append(record)
+        while found and not all(found[-1].pages[i] is not None for i in states):
+            found.pop()
         fill(sequence, self._pool, found)
         return len(found)
 

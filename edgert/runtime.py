@@ -166,13 +166,18 @@ class Runtime:
         context = -(-self.n_ctx // layout.PAGE)
         need, cost = [], 0
         for window in kv.windows(layers):
+            if states := sum(la.state for la in layers if la.window == window):
+                need.append(kv.STATE_PAGES)
+                cost += need[-1] * states
+                continue
             seen = min(context, (window + PROMPT_ROWS + kv.MARGIN) // layout.PAGE + 3) if window else context
             need.append(seen)
             cost += seen * layout.PAGE * kv.token_bytes([la for la in layers if la.window == window], self.kv_type)
         contexts = psutil.virtual_memory().total * KV_SHARE / max(1, cost)
         if tokens is not None:
             return [max(n + 1, math.ceil(n * tokens / self.n_ctx)) for n in need]
-        return [max(n + DECODE_ROWS, int(n * min(DECODE_ROWS, contexts))) for n in need]
+        pages = [max(n + DECODE_ROWS, int(n * min(DECODE_ROWS, contexts))) for n in need]
+        return pages if any(layer.heads for layer in layers) else [min(n, context + (1 << 16)) for n in pages]
 
     def begin(self, phase: str, rows: Sequence[Rows], want: Sequence[int], out: F32, *, hidden: bool = False) -> None:
         """Start to feed tokens to sequences.

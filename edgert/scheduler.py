@@ -187,8 +187,11 @@ class Scheduler:
         while works:
             feeds = self._share(works, min(most, self._most[phase]))
             works = [work for work in works if id(work) in feeds]
-            needed = sum(feed.sequence.pages_for(len(feed.ids)) for each in feeds.values() for feed in each)
-            if needed + sum(work.spare for work in works) <= self._pool.room():
+            run = [feed for each in feeds.values() for feed in each]
+            spare = sum(work.spare for work in works)
+            needed = spare + sum(feed.sequence.pages_for(len(feed.ids)) for feed in run)
+            states = spare + sum(feed.sequence.states_for(len(feed.ids)) for feed in run)
+            if needed <= self._pool.room() and states <= self._pool.state_room():
                 chunk = Chunk(phase, works, [feeds[id(work)] for work in works], self._rows(phase, works, feeds))
                 return chunk if self._run(chunk, self._start, chunk) else None
             works = self._set_aside(works)

@@ -142,7 +142,7 @@ def write_file(path: Path, data: bytes) -> None:
 def fill(sequence: Sequence, pool: PagePool, found: SequenceOf[Record]) -> None:
     """Append records to a sequence that ends with a full page, as far as the pool has room."""
     for record in found:
-        if pool.room() < 1 or len(sequence.tokens) + len(record.tokens) > sequence.n_ctx:
+        if min(pool.room(), pool.state_room()) < 1 or len(sequence.tokens) + len(record.tokens) > sequence.n_ctx:
             return
         pages = []
         for group, data in zip(pool.groups, record.pages, strict=True):

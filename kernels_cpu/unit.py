@@ -34,6 +34,11 @@ def swiglu_oai(gate, up):
     return g / (full16(1.0) + _exp(g * full16(-1.702))) * (u + full16(1.0))
 
 
+@inline
+def sigmoid(x):
+    return full16(1.0) / (full16(1.0) + _exp(full16(0.0) - x))
+
+
 def _times_up(unit):
     @inline
     def function(gate, up):
@@ -43,7 +48,11 @@ def _times_up(unit):
 
 
 _UNITS = {"silu": silu, "gelu": gelu, "relu2": relu2}
-_GATES = {**{name: _times_up(unit) for name, unit in _UNITS.items()}, "swiglu_oai": swiglu_oai}
+_GATES = {
+    **{name: _times_up(unit) for name, unit in _UNITS.items()},
+    "sigmoid": _times_up(sigmoid),
+    "swiglu_oai": swiglu_oai,
+}
 
 
 def gated(unit):
