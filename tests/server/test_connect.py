@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from edgert.apps.remote import Server as Remote
+
 import edgert
 from serving import Server, serve
 
@@ -65,3 +67,19 @@ def test_keys_and_sockets(edgert_command: str, smollm2_file: Path, tmp_path: Pat
                         EDGERT_API_KEY="secret-enough")  # fmt: skip
         assert with_key.returncode == 0, with_key.stderr
         assert with_key.stdout.strip()
+
+
+def test_an_answer_that_is_left_ends(server: Server, ask: list[Any]) -> None:
+    """What was said so far is the completion, and the connection serves the next message."""
+    remote = Remote(server.url)
+    model = remote.open("smollm2")
+    answer = model.chat(ask, stream=True, reasoning="keep", max_tokens=4000, ignore_eos=True)
+    pieces = [next(answer) for _ in range(3)]
+    answer.close()
+    assert answer.completion.text == "".join(pieces)
+    assert answer.completion.finish_reason == "cancelled"
+    assert answer.completion.usage.completion_tokens == 3
+    whole = model.chat(ask, stream=True, reasoning="keep", max_tokens=4, temperature=0)
+    assert "".join(whole) == whole.completion.text
+    assert whole.completion.usage.completion_tokens == 4
+    remote.close()
