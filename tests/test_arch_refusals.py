@@ -82,6 +82,16 @@ CASES: list[tuple[str, Change, str]] = [
     ("arcee", with_tensor("blk.0.ffn_gate.weight", 256, 256), "tensor blk.0.ffn_gate.weight: not known to arcee"),
     ("llama", with_tensor("blk.2.attn_norm.weight", 256), "tensor blk.2.attn_norm.weight: not known"),
     ("gemma3", with_tensor("altup_proj.weight", 256, 256), "tensor altup_proj.weight: not known to gemma3 models"),
+    # states
+    ("mamba", without("blk.1.ssm_d"), "tensor blk.1.ssm_d: is missing; mamba models have it"),
+    ("mamba2", with_tensor("blk.0.ssm_x.weight", 4, 4), "tensor blk.0.ssm_x.weight: not known to mamba2 models"),
+    ("mamba2", with_key("ssm.time_step_rank", "u32", 3), "ssm.time_step_rank: 3 heads in 2 groups do not fit 512"),
+    ("lfm2", without("blk.1.shortconv.conv.weight"), "tensor blk.1.shortconv.conv.weight: is missing"),
+    ("lfm2", with_key("shortconv.l_cache", "u32", 4), "tensor blk.1.shortconv.conv.weight: has shape (3, 256)"),
+    ("qwen3next", without("blk.0.ssm_ba.weight"), "tensor blk.0.ssm_ba.weight: is missing"),
+    ("qwen3next", with_key("ssm.inner_size", "u32", 272), "ssm.inner_size: 272 is not 2 heads"),
+    ("falcon-h1", without("blk.0.ssm_dt.bias"), "tensor blk.0.ssm_dt.bias: is missing"),
+    ("granitehybrid", with_tensor("blk.0.ssm_d", 2), "tensor blk.0.ssm_d: not known to granitehybrid models"),
     # what must be there
     ("gpt-oss", without("blk.1.attn_sinks.weight"), "tensor blk.1.attn_sinks.weight: is missing; gpt-oss models have"),
     ("olmo2", without("blk.0.attn_k_norm.weight"), "tensor blk.0.attn_k_norm.weight: is missing"),
