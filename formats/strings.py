@@ -85,14 +85,18 @@ class StringArray(Sequence[str]):
 
     def tobytes_list(self) -> list[bytes]:
         """All strings as bytes."""
-        blob = self._file.map[self._start : self._end]
-        length_at, size = self._prefix.unpack_from, self._prefix.size
-        pos, out = 0, []
-        for _ in range(self._count):
-            begin = pos + size
-            pos = begin + length_at(blob, pos)[0]
-            out.append(blob[begin:pos])
-        return out
+        return [text for batch in self.batches(self._count) for text in batch]
+
+    def batches(self, size: int) -> Iterator[list[bytes]]:
+        """All strings as bytes, so many at a time."""
+        mapping, length_at, prefix, pos = self._file.map, self._prefix.unpack_from, self._prefix.size, self._start
+        for first in range(0, self._count, size):
+            out = []
+            for _ in range(min(size, self._count - first)):
+                begin = pos + prefix
+                pos = begin + length_at(mapping, pos)[0]
+                out.append(mapping[begin:pos])
+            yield out
 
     def tolist(self) -> list[str]:
         """All strings decoded."""

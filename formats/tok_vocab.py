@@ -6,12 +6,14 @@ are special by their text because converters do not say so).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from edgert.formats.metadata import Metadata
+from edgert.formats.strings import StringArray
+from edgert.formats.texts import BATCH, Index, Texts
 from edgert.formats.tok_pre import PreTokenizer, pre_tokenizer
 from edgert.formats.tok_roles import (
     BYTE,
@@ -48,11 +50,11 @@ class Vocab:
 
     model: str  # "llama" (SPM), "gpt2" or "gemma4" (BPE), "bert" (WordPiece), "t5" (Unigram), "no_vocab"
     metadata: Metadata
-    tokens: list[str]
+    tokens: Texts
     attrs: bytearray  # attribute bits per token
     pre: PreTokenizer | None  # BPE only
     n_vocab: int
-    merges: list[str] = field(default_factory=list)  # BPE only, the best first
+    merges: Texts = field(default_factory=lambda: Texts([]))  # BPE only, the best first
     scores: Any = None  # SPM and Unigram only: float32 (n_vocab,)
     charsmap: bytes = b""  # Unigram only: size of the trie (4 bytes, little-endian), trie, replacement texts
     ids: dict[str, int] = field(default_factory=dict)  # role -> token id; "eot" is in `eot_candidates` when not here
@@ -67,8 +69,8 @@ class Vocab:
     escape_whitespaces: bool = True
 
     @cached_property
-    def token_to_id(self) -> dict[str, int]:
-        return dict(zip(self.tokens, range(len(self.tokens)), strict=True))
+    def token_to_id(self) -> Index:
+        return Index(self.tokens)
 
     @property
     def is_bpe(self) -> bool:
@@ -97,7 +99,7 @@ def load_vocab(metadata: Mapping[str, Any], *, allow_unknown_pre: bool = False) 
         raise md.error("tokenizer.ggml.model", f"{model!r} is not supported (supported: {', '.join(MODELS)})")
     if model == "no_vocab":
         arch = md.get_str("general.architecture", "")
-        return Vocab(model, md, [], bytearray(), None, md.get_int(f"{arch}.vocab_size", 0))
+        return Vocab(model, md, Texts([]), bytearray(), None, md.get_int(f"{arch}.vocab_size", 0))
     tokens = _tokens(md)
     pre = None
     if model in ("gpt2", "gemma4"):
@@ -111,8 +113,7 @@ def load_vocab(metadata: Mapping[str, Any], *, allow_unknown_pre: bool = False) 
     if model == "t5":
         vocab.charsmap = _charsmap(md)
     _check_bytes(vocab)
-    if len(vocab.token_to_id) != len(tokens):
-        twice = next(i for i, t in enumerate(tokens) if vocab.token_to_id[t] != i)
+    if (twice := vocab.token_to_id.repeated()) is not None:
         raise md.error(f"tokenizer.ggml.tokens[{twice}]", f"{tokens[twice]!r} occurs twice")
     _set_flags(vocab)
     _set_ids(vocab)
@@ -121,14 +122,12 @@ def load_vocab(metadata: Mapping[str, Any], *, allow_unknown_pre: bool = False) 
     return vocab
 
 
-def _tokens(md: Metadata) -> list[str]:
+def _tokens(md: Metadata) -> Texts:
     key = "tokenizer.ggml.tokens"
-    tokens = _list(md.get_strings(key))
-    if not tokens:
+    strings = md.get_strings(key)
+    if not strings:
         raise md.error(key, "is empty")
-    if not all(tokens):
-        tokens = [t or f"[EMPTY_{i}]" for i, t in enumerate(tokens)]
-    return tokens
+    return _texts(strings, empty=b"[EMPTY_%d]")
 
 
 def _attrs(md: Metadata, n: int) -> bytearray:
@@ -142,13 +141,13 @@ def _attrs(md: Metadata, n: int) -> bytearray:
     return bytearray(types.astype("u1").tobytes().translate(_ATTR_OF_TYPE.ljust(256, b"\0")))
 
 
-def _merges(md: Metadata) -> list[str]:
+def _merges(md: Metadata) -> Texts:
     key = "tokenizer.ggml.merges"
     if key not in md and md.get_str("tokenizer.ggml.pre", "") == "kimi-k2":
-        return []  # made from a tiktoken vocabulary, which has none
-    merges = _list(md.get_strings(key))
-    if not all(" " in m[1:] for m in merges):
-        bad = next(i for i, m in enumerate(merges) if " " not in m[1:])
+        return Texts([])  # made from a tiktoken vocabulary, which has none
+    merges = _texts(md.get_strings(key))
+    bad = next((i for i, m in enumerate(merges.raw()) if b" " not in m[1:]), None)
+    if bad is not None:
         raise md.error(f"{key}[{bad}]", f"{merges[bad]!r} is not two parts with a space between")
     return merges
 
@@ -183,8 +182,27 @@ def _is_hex(text: str) -> bool:
     return all(c in "0123456789abcdefABCDEF" for c in text)
 
 
-def _list(array: Sequence[str]) -> list[str]:
-    return array.tolist() if hasattr(array, "tolist") else list(array)
+def _texts(strings: Sequence[str], empty: bytes = b"") -> Texts:
+    """The strings of an array; `empty` (with %d, its position) stands for one that is empty."""
+
+    def batches() -> Iterator[list[bytes]]:
+        if isinstance(strings, StringArray):
+            yield from strings.batches(BATCH)
+        else:
+            yield [text.encode() for text in strings]
+
+    def filled() -> Iterator[list[bytes]]:
+        at = 0
+        for batch in batches():
+            yield batch if not empty or all(batch) else [t or empty % i for i, t in enumerate(batch, at)]
+            at += len(batch)
+
+    try:
+        return Texts(filled())
+    except UnicodeDecodeError:
+        if isinstance(strings, StringArray):
+            strings.tolist()  # names the one that is wrong
+        raise
 
 
 def _set_flags(v: Vocab) -> None:

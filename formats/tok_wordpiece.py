@@ -50,7 +50,7 @@ class WordPieceEncoder:
         md = vocab.metadata
         lowercase = md.get_bool("tokenizer.ggml.normalizer.lowercase", True)
         self._table = _Normal(lowercase, md.get_bool("tokenizer.ggml.normalizer.strip_accents", lowercase))
-        self._ids = vocab.token_to_id
+        self._ids = dict(zip(vocab.tokens, range(len(vocab.tokens)), strict=True))  # asked for every prefix of a word
         self._unk = [vocab.ids["unk"]] if vocab.ids["unk"] != NO_TOKEN else []
         self._longest = max(map(len, vocab.tokens))
         self._cache: dict[str, list[int]] = {}
