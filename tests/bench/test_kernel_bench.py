@@ -20,8 +20,6 @@ def test_figures_fit_together() -> None:
         assert row.gflop_per_s == pytest.approx(2 * row.rows * weights / 1e9)
         # A busy machine may be slow while the ceilings are measured, but not twenty times.
         assert 0 < row.share < 20
-    assert rows[0].gb_per_s > rows[2].gb_per_s  # a prompt's matrix is read more slowly, but for more rows
-    assert rows[0].gflop_per_s < rows[2].gflop_per_s
 
 
 @pytest.mark.parametrize(
@@ -33,7 +31,7 @@ def test_figures_fit_together() -> None:
         ("avx512vnni", "F16", 512, "gemm.exact[F16]"),
         ("amx", "Q4_K", 512, "amx.prompt[Q4_K]"),
         ("amx", "Q4_K", 32, "gemv.decode[Q4_K]"),
-        ("amx", "IQ4_NL", 1, "gemm.exact[IQ4_NL]"),
+        ("amx", "IQ4_NL", 1, "gemv.decode[IQ4_NL]"),
         ("amx", "IQ4_NL", 512, "amx.prompt[IQ4_NL]"),
     ],
 )
