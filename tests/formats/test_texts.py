@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from edgert.formats.texts import Index, Texts
 
 WORDS = [f"{c}{i}" for i in range(3000) for c in ("a", "é", "▁", "🙂", "\n")]
