@@ -65,6 +65,9 @@ def execute(options: argparse.Namespace) -> int:
     )  # fmt: skip
     if bool(options.tls_cert) != bool(options.tls_key):
         raise UsageError("--tls-cert and --tls-key: give both")
+    for option, name in (("--tls-cert", options.tls_cert), ("--tls-key", options.tls_key)):
+        if name and not Path(name).is_file():
+            raise UsageError(f"{option} {name}: no such file")
     if not chosen.local and not chosen.keys:
         raise UsageError(f"--host {options.host} lets other computers in: set {KEYS_VARIABLE} or --api-key-file")
     listener, address = _listen(options)

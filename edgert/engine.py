@@ -76,7 +76,9 @@ class Engine:
             raise EdgertError(CLOSED)
 
     def stats(self) -> Stats:
+        """EdgertError once closed: the pages are gone."""
         with self._changed:
+            self.check_open()
             s = self._scheduler
             pool = self._runtime.pool
             return replace(s.stats, running=len(s.running), waiting=len(s.waiting) + len(self._new),

@@ -215,7 +215,8 @@ def test_closing_ends_everything_with_the_error(smollm2_path: Path) -> None:
         assert request.done
         with pytest.raises(edgert.EdgertError, match="the model is closed"):
             request.result()
-    for call in (lambda: model.submit("Once"), lambda: model.logits([1]), lambda: model.generate_many(["Once"])):
+    submit, logits = lambda: model.submit("Once"), lambda: model.logits([1])
+    for call in (submit, logits, lambda: model.generate_many(["Once"]), model.stats):
         with pytest.raises(edgert.EdgertError, match="the model is closed"):
             call()
 

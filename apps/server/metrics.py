@@ -1,5 +1,6 @@
 """What /metrics shows, for Prometheus."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 
@@ -63,7 +64,10 @@ class _Engines(Collector):
         return []  # what there is depends on the loaded models
 
     def collect(self) -> Iterator[Metric]:
-        stats = [(name, model.stats()) for name, model in self._models()]
+        stats = []
+        for name, model in self._models():
+            with contextlib.suppress(edgert.EdgertError):  # closed at this moment
+                stats.append((name, model.stats()))
         for field in dataclasses.fields(edgert.Stats):
             meaning = f"{field.name.replace('_', ' ')} of the engine"
             family: Metric
